@@ -18,9 +18,7 @@ MAY_LACK = {
 
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
 # A red run must be one that the next run repeats.
-hypothesis.settings.register_profile(
-    "ci", deadline=None, print_blob=True, derandomize=True, database=None
-)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

@@ -124,7 +124,7 @@ def run_page(page: pathlib.Path) -> None:
             # Empty lines in front give a traceback the line numbers of the page.
             source = "\n" * block.line + block.text
             with contextlib.redirect_stdout(io.StringIO()) as stdout:
-                exec(compile(source, block.page, "exec"), namespace)  # noqa: S102 - what it is for
+                exec(compile(source, block.page, "exec"), namespace)
             printed = stdout.getvalue()
         elif block.language == "console":
             for command, expected in read_commands(block):

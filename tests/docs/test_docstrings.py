@@ -22,9 +22,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples_run(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_docstring_examples_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each example gives what its docstring shows, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)

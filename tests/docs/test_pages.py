@@ -15,9 +15,7 @@ RUNNABLE = {"python", "console"}
 # What is not run must say what it is, so that nothing that could run hides behind a bare fence.
 SHOWN = {"bash", "text", "toml", "mermaid", "json"}
 PAGES_TO_RUN = [
-    page
-    for page in PAGES
-    if any(block.language in RUNNABLE and not block.no_run for block in read_blocks(page))
+    page for page in PAGES if any(block.language in RUNNABLE and not block.no_run for block in read_blocks(page))
 ]
 
 
@@ -73,7 +71,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_shown_exists(command: str) -> None:
     """A `journal` command of a page has help, and knows the options that the page gives it."""
-    words = command.split(" #")[0].split()[1:]
+    words = command.split(" #", maxsplit=1)[0].split()[1:]
     options = [word.split("=")[0] for word in words if word.startswith("-")]
 
     done = subprocess.run(
