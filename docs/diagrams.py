@@ -1,4 +1,4 @@
-"""Prints the diagrams of states into docs/internals/states.md, from the tables that the code decides by.
+"""Prints the diagrams of states and the decision tables into docs/internals/states.md, from the tables that the code decides by.
 
 `python docs/diagrams.py` writes the page anew; `tests/docs/test_diagrams.py` holds it against the tables.
 """
@@ -7,6 +7,7 @@ import pathlib
 
 from journal._core.ledger import AT_MOST_ONCE_NEVER, PERSON_ONLY, TRANSITIONS
 from journal.records import Guarantee, Phase
+from recovery import CASES, WALK_CASES
 
 PAGE = pathlib.Path(__file__).parent / "internals" / "states.md"
 BEGIN = "<!-- begin of what docs/diagrams.py prints -->\n"
@@ -19,8 +20,9 @@ TITLES = {
 
 
 def render() -> str:
-    """The generated part of the page: one diagram for each guarantee."""
-    return "\n".join(line for guarantee in Guarantee for line in diagram(guarantee))
+    """The generated part of the page: one diagram for each guarantee, then the tables."""
+    diagrams = [line for guarantee in Guarantee for line in diagram(guarantee)]
+    return "\n".join([*diagrams, *calls(), *walks()])
 
 
 def diagram(guarantee: Guarantee) -> list[str]:
@@ -48,6 +50,25 @@ def label(before: Phase | None, after: Phase) -> str:
     if before is not None and (before, after) in PERSON_ONLY:
         return ": resolve"
     return ""
+
+
+def calls() -> list[str]:
+    """What a call does with what is on record."""
+    rows = [[case.guarantee, case.phase, case.holder, case.verdict, case.why] for case in CASES]
+    head = ["guarantee", "on record", "in the hands of", "the call will", "because"]
+    return ["## What a call does", "", *table(head, rows), ""]
+
+
+def walks() -> list[str]:
+    """What a recovery does with an effect of an operation."""
+    rows = [[case.phase, case.answer, case.verdict.replace("_", " ")] for case in WALK_CASES]
+    return ["## What a walk does", "", *table(["on record", "the policy says", "the walk will"], rows), ""]
+
+
+def table(head: list[str], rows: list[list[str | None]]) -> list[str]:
+    """A table; a cell that stands for anything has an ellipsis."""
+    lines = [head, ["---"] * len(head), *[[cell or "…" for cell in row] for row in rows]]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def split(text: str) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -52,6 +53,14 @@ def test_no_fence_of_tildes_escapes() -> None:
     tildes = [page for page in PAGES if "\n~~~" in page.read_text(encoding="utf-8")]
 
     assert tildes == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_named_is_there(page: pathlib.Path) -> None:
+    """A path of the tree that a page names in code type leads somewhere."""
+    paths = re.findall(r"`((?:journal|recovery|tests|benchmarks|docs)/[\w/.\-]*)(?:::\w+)?`", page.read_text("utf-8"))
+
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def commands() -> list[str]:
