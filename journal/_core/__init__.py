@@ -1,0 +1,1 @@
+"""Decisions: no I/O, no clock, no thread, no randomness, no log."""

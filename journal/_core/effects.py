@@ -1,0 +1,623 @@
+"""The protocols of effects: `effect`, `run_effect`, `step`, `resolve`, `clear_effect`.
+
+`settle` is the one that matters: it brings a key to its outcome by the table of `recovery.decisions`, and everything
+that calls a recipient goes through it. Its order must not change: the intent is durable before `run` is called, and
+what `run` returned is committed before anything else happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from journal._core.keys import key_form
+from journal._core.ledger import (
+    SETTLED,
+    EffectChange,
+    EffectState,
+    advance,
+    next_entry,
+    record_of,
+    release,
+)
+from journal._core.payloads import ValueRejectedError, decode_value, fingerprint, keep_value
+from journal._core.requests import (
+    Ask,
+    Call,
+    Commit,
+    DeadlineError,
+    Decide,
+    Enter,
+    Flight,
+    IsAlive,
+    Note,
+    Pause,
+    Read,
+    RunRaisedError,
+    Steps,
+    Transaction,
+    View,
+)
+from journal.errors import (
+    EffectConflictError,
+    EffectFailedError,
+    EffectInFlightError,
+    EffectUnresolvedError,
+    JournalError,
+    Key,
+    NotPerformed,
+)
+from journal.options import PROOF_BYTES_MAX, REASON_BYTES_MAX, TEXT_CHARS_MAX, VALUE_BYTES_MAX
+from journal.records import EffectEntry, Guarantee, Phase, StepRecord, Via
+from journal.values import Accepted, EffectRecord, Found, Uncertain
+from recovery import Holder, Verdict, decide
+
+
+class EffectCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call for an effect, its arguments checked and its request fingerprinted."""
+
+    key: Key
+    form: bytes
+    guarantee: Guarantee
+    run: Callable[[], Any]
+    reconcile: Callable[..., Any] | None
+    request: bytes | None
+    returns: Any
+    reconcile_timeout: float
+    retry_failed: bool | Callable[[EffectRecord], bool] = True
+
+    @property
+    def value_bytes_max(self) -> int:
+        """The limit of what its run may return: a proof, or a result."""
+        return PROOF_BYTES_MAX if self.guarantee is Guarantee.AT_MOST_ONCE else VALUE_BYTES_MAX
+
+    def change(self, phase: Phase, **facts: Any) -> EffectChange:
+        """A change of this call's own kind."""
+        return EffectChange(phase=phase, guarantee=self.guarantee, **facts)
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """An intent that is durable already: committed together with the outcome of the effect before."""
+
+    call: EffectCall
+    flight: Any
+    state: EffectState
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What is on record at the end of `settle`, how this call came to it, and what was begun in the same commit."""
+
+    state: EffectState
+    how: str
+    begun: Begun | None = None
+
+
+def effect_call(
+    key: Any,
+    *,
+    run: Any,
+    reconcile: Any,
+    request: Any,
+    returns: Any,
+    reconcile_timeout: Any,
+    retry_failed: Any = True,
+) -> EffectCall:
+    """The call, checked; with a `reconcile` it is at most once, without idempotent.
+
+    Raises:
+        TypeError, ValueError: an argument is of no use; nothing was read.
+    """
+    form = key_form(key)
+    if not callable(run):
+        raise TypeError(f"run must be a function of no arguments, not {type(run).__name__}: {run!r}")
+    if reconcile is not None and not callable(reconcile):
+        raise TypeError(f"reconcile must be a function of one signal, not {type(reconcile).__name__}: {reconcile!r}")
+    check_seconds(reconcile_timeout, "reconcile_timeout")
+    if not isinstance(retry_failed, bool) and not callable(retry_failed):
+        raise TypeError(f"retry_failed must be a bool or a predicate over the record, not {retry_failed!r}")
+    return EffectCall(
+        key=key,
+        form=form,
+        guarantee=Guarantee.IDEMPOTENT if reconcile is None else Guarantee.AT_MOST_ONCE,
+        run=run,
+        reconcile=reconcile,
+        request=fingerprint(request),
+        returns=returns,
+        reconcile_timeout=reconcile_timeout,
+        retry_failed=retry_failed,
+    )
+
+
+def effect(call: EffectCall, owner: int) -> Steps[Accepted[Any] | Uncertain]:
+    """The protocol of `Journal.effect`."""
+    outcome = yield from settle(call, owner)
+    entry = outcome.state.entry
+    if entry.phase is Phase.UNCERTAIN:
+        return Uncertain()
+    assert entry.via is not None  # noqa: S101 - every accepted entry says how it is known
+    return Accepted(_answer(call.key, entry, call.returns), entry.via.word)
+
+
+def run_effect(call: EffectCall, owner: int) -> Steps[Any]:
+    """The protocol of `Journal.run_effect`."""
+    outcome = yield from settle(call, owner)
+    return _answer(call.key, outcome.state.entry, call.returns)
+
+
+def settle(
+    call: EffectCall, owner: int, *, begun: Begun | None = None, following: EffectCall | None = None
+) -> Steps[Outcome]:
+    """Bring a key to its outcome, or raise why there is none.
+
+    `begun` is this call's intent where it is durable already; `following` a call whose first attempt comes next, whose
+    intent may share the commit of this one's acceptance.
+    """
+    if begun is not None:
+        flight: Flight = begun.flight
+        return (yield from _in_flight(_Attempt(call, owner, following), flight, begun.state))
+    while True:
+        state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+        check_binding(call, state)
+        if state is not None and state.entry.phase in SETTLED:
+            yield _reused(call, state)
+            return _settled(call, state, "reused")
+        entered: Flight | None = yield Enter(
+            "effect", call.key, call.form, call.guarantee, call.request
+        )
+        if entered is not None:
+            return (yield from _in_flight(_Attempt(call, owner, following), entered, None))
+
+
+def check_binding(call: EffectCall, state: EffectState | None) -> None:
+    """Refuse a call for something else under the same key.
+
+    Raises:
+        EffectConflictError: the record has another guarantee or request.
+    """
+    if state is None or state.entry.phase is Phase.CLEARED:
+        return
+    entry = state.entry
+    if entry.guarantee is not call.guarantee:
+        reason = f"it was begun as {entry.guarantee.word}, this call is {call.guarantee.word}"
+    elif call.request is not None and entry.request is not None and call.request != entry.request:
+        reason = "it was begun for another request than that of this call"
+    else:
+        return
+    raise EffectConflictError(call.key, reason, record_of(state))
+
+
+def _in_flight(attempt: _Attempt, flight: Flight, begun: EffectState | None) -> Steps[Outcome]:
+    """Act for the key, and let go of it whatever happens."""
+    try:
+        outcome = yield from attempt.settle() if begun is None else attempt.run(begun)
+    except GeneratorExit:
+        flight.end(EffectUnresolvedError(attempt.call.key, "run-failed"))
+        raise
+    except Exception as error:
+        # Those who joined shared the call of the user's function, not what stopped this caller before it.
+        is_shared = attempt.has_called or isinstance(error, EffectInFlightError)
+        flight.end(error if is_shared else None)
+        raise
+    except BaseException:
+        flight.end(EffectUnresolvedError(attempt.call.key, "run-failed"))
+        raise
+    flight.end()
+    return outcome
+
+
+class _Attempt:
+    """What one call does while it alone acts for its key in this process."""
+
+    def __init__(self, call: EffectCall, owner: int, following: EffectCall | None) -> None:
+        self.call = call
+        self.has_called = False
+        self._owner = owner
+        self._following = following
+
+    def settle(self) -> Steps[Outcome]:
+        """Follow the table until there is an outcome."""
+        call = self.call
+        while True:
+            state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+            check_binding(call, state)
+            record = record_of(state)
+            holder, pid = yield from self._holder(state)
+            verdict = decide(call.guarantee.word, "none" if record is None else record.phase, holder)
+            outcome: Outcome | None = None
+            if verdict is Verdict.WAIT:
+                yield from self._wait(pid, record)
+            elif verdict is Verdict.START:
+                outcome = yield from self._start(state, record)
+            elif verdict is Verdict.ASK and state is not None:
+                outcome = yield from self._ask(state)
+            elif state is not None:
+                yield _reused(call, state)
+                outcome = _settled(call, state, "reused")
+            if outcome is not None:
+                return outcome
+
+    def _holder(self, state: EffectState | None) -> Steps[tuple[Holder, int]]:
+        # A flight of this process would have been joined, so an intent of our own is nobody's.
+        if state is None or state.entry.phase is not Phase.INTENT or state.entry.owner == self._owner:
+            return Holder.NOBODY, 0
+        pid: int | None = yield IsAlive(state.entry.owner)
+        return (Holder.NOBODY, 0) if pid is None else (Holder.ELSEWHERE, pid)
+
+    def _wait(self, pid: int, record: EffectRecord | None) -> Steps[None]:
+        try:
+            yield Pause(self)
+        except DeadlineError:
+            raise EffectInFlightError(self.call.key, pid, record) from None
+
+    def _start(self, state: EffectState | None, record: EffectRecord | None) -> Steps[Outcome | None]:
+        call = self.call
+        if record is not None and record.phase == "failed" and record.reason != "passed":
+            yield from self._check_retry(record)
+        before = 0 if state is None else state.position
+        change = call.change(Phase.INTENT, owner=self._owner, request=call.request)
+        begun: EffectState | None = yield from self._commit_intent(advance(call.form, before, change))
+        return None if begun is None else (yield from self.run(begun))
+
+    def _check_retry(self, record: EffectRecord) -> Steps[None]:
+        allowed = self.call.retry_failed
+        if callable(allowed):
+            allowed = yield Decide(allowed, (record,))
+        if not allowed:
+            raise EffectFailedError(self.call.key, record.error or record.reason or "failed", record)
+
+    def _commit_intent(self, decide_intent: Callable[[Transaction], Any]) -> Steps[Any]:
+        try:
+            return (yield Commit(decide_intent))
+        except JournalError:
+            raise
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # Cut off while it was being committed: where it is on record, it never ran and nobody runs it.
+            yield from self._release("run-failed", "cut off before it ran")
+            raise
+
+    def run(self, begun: EffectState) -> Steps[Outcome]:
+        """Call `run` for an intent that is durable, and record what came of it."""
+        call = self.call
+        self.has_called = True
+        try:
+            value = yield Call(call.run)
+        except NotPerformed as error:
+            return (yield from self._fail(begun, error, is_absent=call.guarantee is Guarantee.AT_MOST_ONCE))
+        except Exception as error:
+            if call.guarantee is Guarantee.IDEMPOTENT:
+                return (yield from self._fail(begun, error, is_absent=False))
+            raise (yield from self._give_up("run-failed", error)) from error
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self._release("run-failed", error_text(error))
+            raise
+        return (yield from self._accept(begun, value, Via.RUN))
+
+    def _fail(self, begun: EffectState, error: Exception, *, is_absent: bool) -> Steps[Outcome]:
+        """Record a `failed`, and raise what the caller gets for it; or give what somebody else decided meanwhile."""
+        reason = "not-performed" if is_absent else "run-failed"
+        change = self.call.change(Phase.FAILED, via=Via.RUN, reason=reason, error=error_text(error))
+        state: EffectState | None = yield from self._commit_outcome(begun, change)
+        if state is None:
+            return (yield from self._moved_on())
+        if is_absent:
+            raise EffectFailedError(self.call.key, error_text(error), record_of(state)) from error
+        raise RunRaisedError(error)
+
+    def _ask(self, state: EffectState) -> Steps[Outcome | None]:
+        """Ask the recipient about an open intent, and record its verdict where the intent still stands."""
+        call, entry = self.call, state.entry
+        assert call.reconcile is not None  # noqa: S101 - the table asks for at-most-once effects alone
+        ask = Ask(call.reconcile, call.key, entry.attempts, entry.first_at, call.reconcile_timeout)
+        self.has_called = True
+        try:
+            answer = yield ask
+        except NotPerformed as error:
+            return (yield from self._run_after_absence(state, error))
+        except DeadlineError as error:
+            raise (yield from self._unresolved("reconcile-timeout", state, error)) from error
+        except Exception as error:
+            raise (yield from self._unresolved("reconcile-failed", state, error)) from error
+        if answer is None:
+            settled: EffectState | None = yield Commit(
+                advance(call.form, state.position, call.change(Phase.UNCERTAIN, via=Via.RECONCILE)), settles=True
+            )
+            return None if settled is None else _settled(call, settled, "uncertain")
+        return (yield from self._accept(state, answer.proof if isinstance(answer, Found) else answer, Via.RECONCILE))
+
+    def _run_after_absence(self, state: EffectState, error: NotPerformed) -> Steps[Outcome | None]:
+        """The recipient proved that nothing happened: `failed` and the next intent in one commit, then run."""
+        call = self.call
+        failed = call.change(Phase.FAILED, via=Via.RECONCILE, reason="not-performed", error=error_text(error))
+        again = call.change(Phase.INTENT, owner=self._owner, request=call.request)
+
+        def decide_both(txn: Transaction) -> EffectState | None:
+            first = advance(call.form, state.position, failed)(txn)
+            return None if first is None else advance(call.form, first.position, again)(txn)
+
+        begun: EffectState | None = yield from self._commit_intent(decide_both)
+        return None if begun is None else (yield from self.run(begun))
+
+    def _accept(self, begun: EffectState, value: Any, via: Via) -> Steps[Outcome]:
+        call = self.call
+        try:
+            proof, _ = keep_value(value, call.returns, call.value_bytes_max)
+        except ValueRejectedError as error:
+            if via is Via.RECONCILE:
+                raise (yield from self._unresolved("proof-rejected", begun, error)) from error
+            raise (yield from self._give_up("proof-rejected", error)) from error
+        change = call.change(Phase.ACCEPTED, via=via, proof=proof)
+        how = "ran" if via is Via.RUN else "reconciled"
+        following = yield from self._enter_following()
+        if following is None:
+            state: EffectState | None = yield from self._commit_outcome(begun, change)
+            return (yield from self._moved_on()) if state is None else _settled(call, state, how)
+        return (yield from self._accept_and_begin(begun, change, how, *following))
+
+    def _enter_following(self) -> Steps[tuple[EffectCall, Flight] | None]:
+        following = self._following
+        if following is None:
+            return None
+        try:
+            flight: Flight | None = yield Enter(
+                "effect", following.key, following.form, following.guarantee, following.request, wait=False
+            )
+        except JournalError:
+            return None
+        return None if flight is None else (following, flight)
+
+    def _accept_and_begin(
+        self, begun: EffectState, change: EffectChange, how: str, following: EffectCall, flight: Flight
+    ) -> Steps[Outcome]:
+        """Commit this effect's acceptance and the intent of the next one together."""
+        form, owner = self.call.form, self._owner
+
+        def decide_both(txn: Transaction) -> tuple[EffectState | None, EffectState | None]:
+            accepted = advance(form, begun.position, change)(txn)
+            return accepted, None if accepted is None else _begin_if_startable(following, owner, txn)
+
+        try:
+            accepted, next_begun = yield from self._commit_outcome(begun, change, decide_both)
+        except BaseException as error:
+            flight.end(error if isinstance(error, JournalError) else None)
+            raise
+        if next_begun is None:
+            flight.end()
+            return (yield from self._moved_on()) if accepted is None else _settled(self.call, accepted, how)
+        return Outcome(accepted, how, Begun(following, flight, next_begun))
+
+    def _commit_outcome(
+        self, begun: EffectState, change: EffectChange, decide_outcome: Callable[[Transaction], Any] | None = None
+    ) -> Steps[Any]:
+        """Commit an outcome; where it cannot be written, the intent stands and nothing runs a second time."""
+        try:
+            return (yield Commit(decide_outcome or advance(self.call.form, begun.position, change), settles=True))
+        except JournalError as error:
+            raise (yield from self._give_up("outcome-unrecorded", error)) from error
+
+    def _moved_on(self) -> Steps[Outcome]:
+        """Somebody else decided while this call was running: give what is on record."""
+        call = self.call
+        state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+        if state is not None and state.entry.phase in SETTLED:
+            return _settled(call, state, "reused")
+        record = record_of(state)
+        if record is not None and record.phase == "failed":
+            raise EffectFailedError(call.key, record.error or record.reason or "failed", record)
+        raise EffectUnresolvedError(call.key, "outcome-unrecorded", record)
+
+    def _give_up(self, reason: str, error: BaseException) -> Steps[EffectUnresolvedError]:
+        """The intent stands, and everybody may ask about it; the error that says so."""
+        state = yield from self._release(reason, error_text(error))
+        return EffectUnresolvedError(self.call.key, reason, record_of(state))
+
+    def _release(self, reason: str, text: str) -> Steps[EffectState | None]:
+        try:
+            state: EffectState | None = yield Commit(release(self.call.form, self._owner, reason, text), settles=True)
+        except JournalError:
+            # It could not even be given up on record. This handle knows, since no flight has it any more; other
+            # processes learn it when the handle closes.
+            yield Note("warning", "effect_unresolved", {"key": self.call.key, "reason": reason, "error": text})
+            return None
+        return state
+
+    def _unresolved(self, reason: str, state: EffectState, error: Exception) -> Steps[EffectUnresolvedError]:
+        """Could not ask is not "not there": nothing is recorded; the error that says so."""
+        facts = {"key": self.call.key, "position": state.position, "reason": reason, "error": error_text(error)}
+        yield Note("warning", "effect_unresolved", facts)
+        return EffectUnresolvedError(self.call.key, reason, record_of(state))
+
+
+def step(key: Any, body: Callable[[], Any], returns: Any) -> Steps[Any]:
+    """The protocol of `Journal.step`."""
+    form = key_form(key)
+    if not callable(body):
+        raise TypeError(f"body must be a function of no arguments, not {type(body).__name__}: {body!r}")
+    while True:
+        found: StepRecord | None = yield Read(lambda view: view.step(form))
+        if found is not None:
+            return _decoded(key, found.value, returns)
+        flight: Flight | None = yield Enter("step", key, form, None, None)
+        if flight is not None:
+            return (yield from _step_in_flight(key, form, body, returns, flight))
+
+
+def _step_in_flight(key: Key, form: bytes, body: Callable[[], Any], returns: Any, flight: Flight) -> Steps[Any]:
+    try:
+        found: StepRecord | None = yield Read(lambda view: view.step(form))
+        if found is None:
+            value = yield Call(body)
+            try:
+                data, _ = keep_value(value, returns, VALUE_BYTES_MAX)
+            except ValueRejectedError as error:
+                raise TypeError(f"the result of step {key!r} cannot be kept: {error}; nothing was recorded") from error
+            found = yield Commit(_record_step(form, data))
+    except Exception as error:
+        flight.end(error)
+        raise
+    except BaseException:
+        flight.end()
+        raise
+    flight.end()
+    assert found is not None  # noqa: S101 - it was read, or just recorded
+    return _decoded(key, found.value, returns)
+
+
+def resolve(key: Any, outcome: Any, expected_position: Any, reason: Any) -> Steps[None]:
+    """The protocol of `Journal.resolve`: a person's decision, made against a record that the person has seen."""
+    form = key_form(key)
+    check_reason(reason)
+    if not isinstance(expected_position, int) or isinstance(expected_position, bool) or expected_position < 1:
+        raise ValueError(f"expected_position must be the record's position, 1 or more, not {expected_position!r}")
+    facts = _resolution(outcome)
+
+    def decide_resolution(txn: Transaction) -> EffectState:
+        state = txn.effect(form)
+        record = record_of(state)
+        if record is None or state is None:
+            raise EffectConflictError(key, "nothing is on record to be resolved")
+        if state.position != expected_position:
+            raise EffectConflictError(
+                key, f"its record is at position {state.position}, expected {expected_position}", record
+            )
+        if record.phase == "accepted":
+            raise EffectConflictError(key, "it is accepted, which nobody can change; clear it to begin anew", record)
+        change = EffectChange(guarantee=state.entry.guarantee, via=Via.RESOLVE, reason=reason, **facts)
+        entry = next_entry(state, form, change, txn.at)
+        return EffectState(txn.append(entry), entry)
+
+    yield Commit(decide_resolution, settles=True)
+
+
+def clear_effect(key: Any, reason: Any, owner: int) -> Steps[None]:
+    """The protocol of `Journal.clear_effect`."""
+    form = key_form(key)
+    check_reason(reason)
+    while True:
+        state: EffectState | None = yield Read(lambda view: view.effect(form))
+        record = record_of(state)
+        if state is None or record is None:
+            return
+        flight: Flight | None = yield Enter("effect", key, form, None, None, wait=False)
+        if flight is None:
+            own_pid: int = yield IsAlive(owner)
+            raise EffectInFlightError(key, own_pid, record)
+        try:
+            if state.entry.phase is Phase.INTENT and state.entry.owner != owner:
+                pid: int | None = yield IsAlive(state.entry.owner)
+                if pid is not None:
+                    raise EffectInFlightError(key, pid, record)
+            change = EffectChange(phase=Phase.CLEARED, guarantee=state.entry.guarantee, reason=reason)
+            cleared: EffectState | None = yield Commit(advance(form, state.position, change))
+        finally:
+            flight.end()
+        if cleared is not None:
+            return
+
+
+def check_seconds(seconds: Any, name: str) -> None:
+    """Refuse what is no span of time.
+
+    Raises:
+        ValueError: it is no positive finite number.
+    """
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < math.inf:
+        raise ValueError(f"{name} must be a positive finite number of seconds, not {seconds!r}")
+
+
+def check_reason(reason: Any) -> None:
+    """Refuse a decision without a reason.
+
+    Raises:
+        TypeError: it is no string.
+        ValueError: it is empty or too long.
+    """
+    if not isinstance(reason, str):
+        raise TypeError(f"reason must be a str, not {type(reason).__name__}: {reason!r}")
+    try:
+        size = len(reason.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"reason holds a lone surrogate: {reason!r}") from error
+    if not reason.strip() or size > REASON_BYTES_MAX:
+        raise ValueError(f"reason must say why, in 1 to {REASON_BYTES_MAX} bytes of UTF-8, not {reason[:40]!r}")
+
+
+def error_text(error: BaseException) -> str:
+    """An exception as records keep it: `Type: text`."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+        text = "(its text cannot be had)"
+    name = type(error).__name__
+    whole = f"{name}: {text}" if text else name
+    return whole[:TEXT_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> EffectState | None:
+    state = txn.effect(call.form)
+    try:
+        check_binding(call, state)
+    except EffectConflictError:
+        return None
+    if state is not None and state.entry.phase not in (Phase.CLEARED, Phase.FAILED):
+        return None
+    change = call.change(Phase.INTENT, owner=owner, request=call.request)
+    return advance(call.form, 0 if state is None else state.position, change)(txn)
+
+
+def _settled(call: EffectCall, state: EffectState, how: str) -> Outcome:
+    if state.entry.phase is Phase.UNCERTAIN and call.guarantee is Guarantee.IDEMPOTENT:
+        raise EffectUnresolvedError(call.key, "uncertain", record_of(state))
+    return Outcome(state, how)
+
+
+def _reused(call: EffectCall, state: EffectState) -> Note:
+    return Note("debug", "effect_reused", {"key": call.key, "position": state.position})
+
+
+def _answer(key: Key, entry: EffectEntry, returns: Any) -> Any:
+    return _decoded(key, b"null" if entry.proof is None else entry.proof, returns)
+
+
+def _decoded(key: Key, data: bytes, returns: Any) -> Any:
+    try:
+        return decode_value(data, returns)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"what is on record of {key!r} cannot be read as {returns!r}: {error}") from error
+
+
+def _record_step(form: bytes, data: bytes) -> Callable[[Transaction], StepRecord]:
+    def decide_step(txn: Transaction) -> StepRecord:
+        found = txn.step(form)
+        if found is None:
+            found = StepRecord(form, txn.at, data)
+            txn.append(found)
+        return found
+
+    return decide_step
+
+
+def _resolution(outcome: Any) -> dict[str, Any]:
+    if isinstance(outcome, Accepted):
+        try:
+            proof, _ = keep_value(outcome.proof, None, PROOF_BYTES_MAX)
+        except ValueRejectedError as error:
+            raise TypeError(f"the proof cannot be kept: {error}") from error
+        return {"phase": Phase.ACCEPTED, "proof": proof}
+    if isinstance(outcome, Uncertain):
+        return {"phase": Phase.UNCERTAIN}
+    if isinstance(outcome, NotPerformed):
+        return {"phase": Phase.FAILED, "error": error_text(outcome)}
+    raise TypeError(f"outcome must be Accepted(proof), Uncertain() or NotPerformed(why), not {outcome!r}")
+
+
+def look_at_record(form: bytes) -> Callable[[View], EffectRecord | None]:
+    """What a key's record says, for a `Read`."""
+    return lambda view: record_of(view.effect(form))

@@ -1,0 +1,198 @@
+"""The ledger of effects: which event may follow which, and what the record says after it.
+
+An effect's whole state is its last event, so a transition is one new `EffectEntry` that is computed from the one
+before. `TRANSITIONS` is the law; `tests/unit/test_ledger.py` goes through all combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from journal._core.keys import key_of
+from journal._core.payloads import decode_value
+from journal.records import EffectEntry, Guarantee, Phase, Via
+from journal.values import EffectEvent, EffectRecord
+
+if TYPE_CHECKING:
+    from journal._core.requests import Transaction
+
+OPEN: Final = (Phase.INTENT, Phase.RELEASED)
+"""The phases in which an attempt has no outcome yet."""
+
+UNFINISHED: Final = (Phase.INTENT, Phase.RELEASED, Phase.FAILED)
+"""The phases that `unfinished` lists."""
+
+SETTLED: Final = (Phase.ACCEPTED, Phase.UNCERTAIN)
+"""The phases that no call leaves any more."""
+
+_EVERY_OUTCOME: Final = frozenset({Phase.ACCEPTED, Phase.UNCERTAIN, Phase.FAILED})
+
+TRANSITIONS: Final[dict[Phase | None, frozenset[Phase]]] = {
+    # Nothing on record: a first intent; or `failed`, when a walk passes an effect that was never started.
+    None: frozenset({Phase.INTENT, Phase.FAILED}),
+    # In flight: its outcome; given up by its process; run again, when the recipient deduplicates.
+    Phase.INTENT: _EVERY_OUTCOME | {Phase.INTENT, Phase.RELEASED, Phase.CLEARED},
+    Phase.RELEASED: _EVERY_OUTCOME | {Phase.INTENT, Phase.CLEARED},
+    Phase.FAILED: _EVERY_OUTCOME | {Phase.INTENT, Phase.CLEARED},
+    # Settled: only a person moves it, and an accepted one only by clearing.
+    Phase.UNCERTAIN: _EVERY_OUTCOME | {Phase.CLEARED},
+    Phase.ACCEPTED: frozenset({Phase.CLEARED}),
+    # Cleared: as if nothing were on record.
+    Phase.CLEARED: frozenset({Phase.INTENT, Phase.FAILED}),
+}
+
+PERSON_ONLY: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
+    {(Phase.UNCERTAIN, outcome) for outcome in _EVERY_OUTCOME}
+    | {(Phase.FAILED, outcome) for outcome in _EVERY_OUTCOME}
+)
+"""Transitions that only `resolve` makes."""
+
+AT_MOST_ONCE_NEVER: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
+    {(Phase.INTENT, Phase.INTENT), (Phase.RELEASED, Phase.INTENT)}
+)
+"""Transitions that would run an effect again on a guess: an at-most-once intent goes through `failed` first."""
+
+
+class EffectState(msgspec.Struct, frozen=True):
+    """The last event of a key, and its position; a cleared key has one too."""
+
+    position: int
+    entry: EffectEntry
+
+
+class EffectChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call wants to add to a key's events; what it does not say is kept from the event before."""
+
+    phase: Phase
+    guarantee: Guarantee
+    request: bytes | None = None
+    via: Via | None = None
+    proof: bytes | None = None
+    reason: str | None = None
+    error: str | None = None
+    owner: int = 0
+
+
+class BrokenTransitionError(AssertionError):
+    """A bug of ours: a protocol asked for a transition that `TRANSITIONS` does not have."""
+
+
+def is_allowed(before: Phase | None, after: Phase, guarantee: Guarantee, *, by_person: bool) -> bool:
+    """Whether an event may follow another one."""
+    if after not in TRANSITIONS[before]:
+        return False
+    if before is None:
+        return True
+    if guarantee is Guarantee.AT_MOST_ONCE and (before, after) in AT_MOST_ONCE_NEVER:
+        return False
+    return by_person or (before, after) not in PERSON_ONLY
+
+
+def next_entry(state: EffectState | None, form: bytes, change: EffectChange, at: int) -> EffectEntry:
+    """The event that a change adds to a key.
+
+    Raises:
+        BrokenTransitionError: the table has no such transition.
+    """
+    before = state.entry if state is not None and state.entry.phase is not Phase.CLEARED else None
+    phase_before = None if before is None else before.phase
+    if not is_allowed(phase_before, change.phase, change.guarantee, by_person=change.via is Via.RESOLVE):
+        raise BrokenTransitionError(f"{phase_before!r} to {change.phase!r} of {change.guarantee!r}")
+    attempts = 0 if before is None else before.attempts
+    owner, request = (0, None) if before is None else (before.owner, before.request)
+    return EffectEntry(
+        phase=change.phase,
+        key=form,
+        at=at,
+        previous=0 if state is None else state.position,
+        first_at=at if before is None else before.first_at,
+        attempts=attempts + 1 if change.phase is Phase.INTENT else attempts,
+        guarantee=change.guarantee,
+        owner=change.owner or owner,
+        request=request if change.request is None else change.request,
+        via=change.via,
+        proof=change.proof,
+        reason=change.reason,
+        error=change.error,
+    )
+
+
+def record_of(state: EffectState | None) -> EffectRecord | None:
+    """What a key's last event says to callers; `None` where nothing is on record."""
+    if state is None or state.entry.phase is Phase.CLEARED:
+        return None
+    entry = state.entry
+    return EffectRecord(
+        key=key_of(entry.key),
+        guarantee=entry.guarantee.word,
+        phase="intent" if entry.phase is Phase.RELEASED else entry.phase.word,
+        attempts=entry.attempts,
+        first_at=entry.first_at,
+        last_at=entry.at,
+        proof=_proof_of(entry),
+        via=None if entry.via is None else entry.via.word,
+        reason=entry.reason,
+        error=entry.error,
+        owner=owner_text(entry.owner),
+        position=state.position,
+    )
+
+
+def event_of(state: EffectState) -> EffectEvent:
+    """One event as `history` gives it."""
+    entry = state.entry
+    return EffectEvent(
+        position=state.position,
+        at=entry.at,
+        key=key_of(entry.key),
+        phase=entry.phase.word,
+        attempt=entry.attempts,
+        guarantee=entry.guarantee.word,
+        via=None if entry.via is None else entry.via.word,
+        proof=_proof_of(entry),
+        reason=entry.reason,
+        error=entry.error,
+        owner=owner_text(entry.owner),
+    )
+
+
+def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Transaction], EffectState | None]:
+    """A decision for the write transaction: add an event where the key still stands at this position (0: nowhere).
+
+    Its answer is the new state, or `None` where somebody else moved the record: read again.
+    """
+
+    def decide(txn: Transaction) -> EffectState | None:
+        state = txn.effect(form)
+        if (0 if state is None else state.position) != position:
+            return None
+        entry = next_entry(state, form, change, txn.at)
+        return EffectState(txn.append(entry), entry)
+
+    return decide
+
+
+def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Transaction], EffectState | None]:
+    """A decision that gives up an open intent of this owner; `None` where the record is no longer that."""
+
+    def decide(txn: Transaction) -> EffectState | None:
+        state = txn.effect(form)
+        if state is None or state.entry.phase is not Phase.INTENT or state.entry.owner != owner:
+            return None
+        change = EffectChange(phase=Phase.RELEASED, guarantee=state.entry.guarantee, reason=reason, error=error)
+        entry = next_entry(state, form, change, txn.at)
+        return EffectState(txn.append(entry), entry)
+
+    return decide
+
+
+def owner_text(owner: int) -> str:
+    """An owner's id as records show it; empty where no intent was ever written."""
+    return f"{owner:016x}" if owner else ""
+
+
+def _proof_of(entry: EffectEntry) -> Any:
+    return None if entry.proof is None else decode_value(entry.proof)

@@ -1,0 +1,233 @@
+"""The protocols of operations: `append`, `append_all`, and the bounded pages of `read`.
+
+An append decides inside the write transaction, in the order of the contract: the identity first, then the expected
+sequence, then the commit. What is refused consumes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from journal._core.keys import check_name
+from journal._core.payloads import ValueRejectedError, decode_value, digest, keep_operation
+from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction
+from journal.errors import (
+    CorruptRecordError,
+    IdentityConflictError,
+    InvalidCursorError,
+    InvalidOperationError,
+    SequenceConflictError,
+)
+from journal.options import (
+    ACTOR_BYTES_MAX,
+    OP_ID_BYTES_MAX,
+    PAGE_RECORDS,
+    STREAM_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
+from journal.records import CursorRow, OperationRecord
+from journal.values import AlreadyCommitted, Committed, Cursor
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An operation that can be kept: its canonical JSON, the hash that identifies it, and the value as it comes back."""
+
+    op_id: str
+    payload: bytes
+    payload_hash: bytes
+    operation: Any
+
+
+def append(
+    stream: Any, operations: Iterable[tuple[Any, Any]], actor: Any, expected: Any, kind: Any
+) -> Steps[list[Committed | AlreadyCommitted]]:
+    """The protocol of `Journal.append_all`, and of `append` with one operation."""
+    check_stream(stream)
+    check_name(actor, "actor", ACTOR_BYTES_MAX, empty=True)
+    check_expected(expected)
+    drafts = [draft(stream, *_pair(item), kind) for item in operations]
+    if not drafts:
+        return []
+    answers: list[StoredOperation | Committed] = yield Commit(_decide_append(stream, drafts, actor, expected))
+    return [
+        answer if isinstance(answer, Committed) else committed_of(answer, kind, is_repeated=True) for answer in answers
+    ]
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if not isinstance(item, tuple | list) or len(item) != 2:  # noqa: PLR2004 - a pair has two parts
+        raise TypeError(f"operations are pairs of op_id and operation, not {type(item).__name__}: {item!r}")
+    return item[0], item[1]
+
+
+def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
+    """An operation made ready to be appended.
+
+    Raises:
+        InvalidOperationError: it could not be read back as the declared type.
+    """
+    check_name(op_id, "op_id", OP_ID_BYTES_MAX)
+    try:
+        payload, decoded = keep_operation(operation, kind, VALUE_BYTES_MAX)
+    except ValueRejectedError as error:
+        raise InvalidOperationError(stream, op_id, str(error)) from error
+    return Draft(op_id, payload, digest(payload), decoded)
+
+
+def _decide_append(
+    stream: str, drafts: list[Draft], actor: str, expected: int | None
+) -> Callable[[Transaction], list[StoredOperation | Committed]]:
+    def decide(txn: Transaction) -> list[StoredOperation | Committed]:
+        row = txn.stream(stream)
+        epoch = 1 if row is None else row.epoch
+        before = txn.sequence(stream)
+        answers: list[StoredOperation | Committed] = []
+        fresh: dict[str, Committed] = {}
+        to_append: list[tuple[OperationRecord, bytes]] = []
+        position = txn.head()
+        for new in drafts:
+            known = fresh.get(new.op_id)
+            stored = None if known is not None else txn.identity(stream, new.op_id)
+            if known is not None:
+                first = next(record for record, _ in to_append if record.op_id == new.op_id)
+                _check_identity(stream, new, actor, first, known.position)
+                answers.append(msgspec.structs.replace(known, repeated=True))
+            elif stored is not None:
+                _check_identity(stream, new, actor, stored.head, stored.position)
+                answers.append(stored)
+            else:
+                sequence, position = before + len(to_append) + 1, position + 1
+                record = OperationRecord(
+                    stream=stream,
+                    epoch=epoch,
+                    sequence=sequence,
+                    op_id=new.op_id,
+                    actor=actor,
+                    at=txn.at,
+                    payload_hash=new.payload_hash,
+                    payload_bytes=len(new.payload),
+                )
+                answer = Committed(stream, sequence, position, new.op_id, actor, txn.at, new.operation)
+                to_append.append((record, new.payload))
+                fresh[new.op_id] = answer
+                answers.append(answer)
+        if to_append and expected is not None and expected != before:
+            raise SequenceConflictError(stream, before, expected)
+        for record, payload in to_append:
+            txn.append(record, payload)
+        return answers
+
+    return decide
+
+
+def _check_identity(stream: str, new: Draft, actor: str, first: OperationRecord, position: int) -> None:
+    if first.payload_hash != new.payload_hash or first.actor != actor:
+        raise IdentityConflictError(stream, new.op_id, position)
+
+
+def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = False) -> Committed:
+    """A stored operation as callers get it.
+
+    Raises:
+        InvalidOperationError: today's type does not decode it.
+        CorruptRecordError: its payload is no JSON.
+    """
+    head = stored.head
+    try:
+        operation = decode_value(stored.payload, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidOperationError(head.stream, head.op_id, str(error), stored.position) from error
+    except msgspec.DecodeError as error:
+        raise CorruptRecordError(stored.position, f"its payload: {error}", stream=head.stream) from error
+    return Committed(
+        head.stream, head.sequence, stored.position, head.op_id, head.actor, head.at, operation, is_repeated
+    )
+
+
+def page(stream: str | None, after: int, limit: int) -> Steps[OperationPage]:
+    """The next page of operations, at most `limit` of them and within the bounds of a page."""
+    found: OperationPage = yield Read(lambda view: view.operations(stream, after, min(limit, PAGE_RECORDS)))
+    return found
+
+
+def save_cursor(name: Any, cursor: Any, stream: Any) -> Steps[None]:
+    """The protocol of `Journal.save_cursor`."""
+    check_name(name, "a cursor's name", STREAM_BYTES_MAX)
+    if stream is not None:
+        check_stream(stream)
+    check_cursor_type(cursor)
+
+    def decide(txn: Transaction) -> None:
+        check_cursor(cursor, txn.head())
+        txn.save_cursor(name, CursorRow(int(cursor), stream, txn.at))
+
+    yield Commit(decide)
+
+
+def cursor(name: Any) -> Steps[Cursor]:
+    """The protocol of `Journal.cursor`."""
+    check_name(name, "a cursor's name", STREAM_BYTES_MAX)
+    row: CursorRow | None = yield Read(lambda view: view.cursor(name))
+    return Cursor(0 if row is None else row.cursor)
+
+
+def check_stream(stream: Any) -> str:
+    """A stream's name, checked.
+
+    Raises:
+        TypeError, ValueError: as `check_name`.
+    """
+    return check_name(stream, "stream", STREAM_BYTES_MAX)
+
+
+def check_expected(expected: Any) -> None:
+    """Refuse an `expected` that no stream could be at.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is negative.
+    """
+    if expected is None:
+        return
+    if not isinstance(expected, int) or isinstance(expected, bool):
+        raise TypeError(f"expected must be an int or None, not {type(expected).__name__}: {expected!r}")
+    if expected < 0:
+        raise ValueError(f"expected must be a sequence, 0 or more, not {expected}")
+
+
+def check_cursor_type(value: Any) -> None:
+    """Refuse a cursor that is no integer.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"a cursor is an int, not {type(value).__name__}: {value!r}")
+
+
+def check_cursor(value: int, head: int) -> None:
+    """Refuse a cursor outside the log.
+
+    Raises:
+        InvalidCursorError: it is negative or past the head.
+    """
+    if not 0 <= value <= head:
+        raise InvalidCursorError(value, head)
+
+
+def check_limit(limit: Any, name: str = "limit") -> None:
+    """Refuse a limit below 1.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is below 1.
+    """
+    if limit is None:
+        return
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"{name} must be an int, not {type(limit).__name__}: {limit!r}")
+    if limit < 1:
+        raise ValueError(f"{name} must be 1 or more, not {limit}")

@@ -1,0 +1,156 @@
+"""How users' values become bytes and come back: JSON by msgspec, checked before anything is written.
+
+A value is returned as decoded from its encoding, the first time as on every later call. So what would come back as
+something else is refused here, with the path of the offending part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from typing import Any, Final
+
+import msgspec
+
+from journal.options import VALUE_DEPTH_MAX
+
+_encode_json: Final = msgspec.json.Encoder().encode
+_encode_canonical_json: Final = msgspec.json.Encoder(order="deterministic").encode
+_decode_json: Final = msgspec.json.Decoder().decode
+
+DIGEST_BYTES: Final = 16
+"""Bytes of every digest in the journal: BLAKE2b, 128 bits."""
+
+
+_JSON_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class ValueRejectedError(Exception):
+    """A value that could not come back as it was given; the text says where and why."""
+
+
+def digest(data: bytes) -> bytes:
+    """The digest of some bytes, `DIGEST_BYTES` long."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def decode_value(data: bytes, expected: Any = None) -> Any:
+    """The value that some JSON stands for, as the expected type where there is one.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON.
+        msgspec.ValidationError: it is not of the expected type.
+    """
+    return _decode_json(data) if expected is None else msgspec.json.decode(data, type=expected)
+
+
+def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]:
+    """The JSON of an effect's value, and the value as it will come back.
+
+    Raises:
+        ValueRejectedError: it does not come back equal (or as `returns`), is too long or nested too deep.
+    """
+    return _checked(_encode_json, value, returns, bytes_max, "pass returns= with its type")
+
+
+def keep_operation(operation: object, expected: Any, bytes_max: int) -> tuple[bytes, Any]:
+    """The canonical JSON of an operation (keys of maps sorted), and the operation as it will come back.
+
+    Raises:
+        ValueRejectedError: it could not be read back as the declared type, is too long or nested too deep.
+    """
+    return _checked(encode_canonical, operation, expected, bytes_max, "open the journal with operation= its type")
+
+
+def encode_canonical(value: object) -> bytes:
+    """JSON in which equal values have equal bytes, whatever the order of their maps and sets.
+
+    Raises:
+        TypeError, OverflowError, ValueError, RecursionError: it cannot be encoded.
+    """
+    try:
+        return _encode_canonical_json(value)
+    except TypeError:
+        # Sorting wants string keys; maps with other keys become such maps first.
+        return _encode_canonical_json(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
+
+
+def fingerprint(request: object) -> bytes | None:
+    """What binds a key to a request; `None` binds nothing.
+
+    Raises:
+        TypeError: the request cannot be encoded.
+    """
+    if request is None:
+        return None
+    try:
+        return digest(encode_canonical(request))
+    except Exception as error:
+        raise TypeError(f"request= cannot be encoded as JSON: {error}; pass what it is made of instead") from error
+
+
+def _checked(encode: Any, value: object, expected: Any, bytes_max: int, advice: str) -> tuple[bytes, Any]:
+    try:
+        data = encode(value)
+    except Exception as error:
+        where = _first_difference(value) if expected is None else None
+        raise ValueRejectedError(where or f"it cannot be encoded: {error}") from error
+    if len(data) > bytes_max:
+        raise ValueRejectedError(f"it has {len(data)} bytes as JSON, at most {bytes_max} can be kept")
+    if _is_deep(data):
+        raise ValueRejectedError(f"it is nested deeper than {VALUE_DEPTH_MAX} levels")
+    try:
+        decoded = decode_value(data, expected)
+    except msgspec.ValidationError as error:
+        raise ValueRejectedError(f"it does not come back as {expected!r}: {error}") from error
+    if expected is None and not _is_equal(value, decoded):
+        where = _first_difference(value) or "it does not come back equal"
+        raise ValueRejectedError(f"{where}; {advice}")
+    return data, decoded
+
+
+def _is_equal(value: object, decoded: object) -> bool:
+    try:
+        return bool(value == decoded)
+    except Exception:  # a user's __eq__ may raise anything; then it is not equal
+        return False
+
+
+def _is_deep(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= VALUE_DEPTH_MAX:
+        return False
+    level = 0
+    for bracket in _JSON_STRING.sub(b"", data).translate(None, delete=_NO_BRACKETS):
+        level += 1 if bracket in b"[{" else -1
+        if level > VALUE_DEPTH_MAX:
+            return True
+    return False
+
+
+def _first_difference(value: object) -> str | None:
+    """Where a value first leaves what JSON can say, found without recursion."""
+    stack: list[tuple[str, int, Any]] = [("$", 0, value)]
+    while stack:
+        path, level, part = stack.pop()
+        if level > VALUE_DEPTH_MAX:
+            return f"{path[:80]}… is nested deeper than {VALUE_DEPTH_MAX} levels"
+        if part is None or isinstance(part, bool | int):
+            continue
+        if isinstance(part, str):
+            if not part.isascii() and any("\ud800" <= character <= "\udfff" for character in part):
+                return f"{path} holds a lone surrogate, which does not come back"
+        elif isinstance(part, float):
+            if not math.isfinite(part):
+                return f"{path} is {part}, which JSON cannot say"
+        elif isinstance(part, list):
+            stack.extend((f"{path}[{index}]", level + 1, item) for index, item in reversed(list(enumerate(part))))
+        elif isinstance(part, dict):
+            for name in part:
+                if not isinstance(name, str):
+                    return f"{path} has the key {name!r} of type {type(name).__name__}, which does not come back"
+            stack.extend((f"{path}.{name}", level + 1, item) for name, item in reversed(part.items()))
+        else:
+            return f"{path} is of type {type(part).__name__}, which does not come back as it was"
+    return None

@@ -1,0 +1,211 @@
+"""What a protocol asks of its driver, and what the store offers to its decisions.
+
+A protocol is a generator: it yields one of these requests and is sent the answer, or has the exception thrown in. It
+reads from top to bottom like the guarantee that it keeps, and knows neither threads nor event loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from journal._core.ledger import EffectState
+    from journal.errors import Key
+    from journal.values import Cursor
+    from journal.records import CursorRow, EffectEntry, Guarantee, LogRecord, OperationRecord, Phase, StepRecord, StreamRow
+
+T = TypeVar("T")
+
+
+class StoredOperation(msgspec.Struct, frozen=True):
+    """An operation's head with its position, and its payload as JSON."""
+
+    position: int
+    head: OperationRecord
+    payload: bytes
+
+
+class OperationPage(msgspec.Struct, frozen=True):
+    """Operations in log order, the position through which was looked, and whether the log ended there."""
+
+    operations: list[StoredOperation]
+    through: int
+    ended: bool
+
+
+class View(Protocol):
+    """The journal as one transaction sees it. Every answer was checked against its record's checksum.
+
+    Raises `CorruptRecordError` where a record or an index row is damaged.
+    """
+
+    def head(self) -> int:
+        """The last position of the log; 0 when it is empty."""
+
+    def effect(self, form: bytes) -> EffectState | None:
+        """The last event of an effect's key, cleared ones included."""
+
+    def effect_entry(self, position: int) -> EffectEntry:
+        """The effect's event at this position."""
+
+    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> list[EffectState]:
+        """Last events, in these phases, of the keys whose form begins with `prefix` and comes after `after`, by form."""
+
+    def step(self, form: bytes) -> StepRecord | None:
+        """The recorded result of a step."""
+
+    def stream(self, name: str) -> StreamRow | None:
+        """A stream's row; `None` where nothing was ever appended to it."""
+
+    def streams(self) -> list[str]:
+        """The names of all streams, by code point."""
+
+    def sequence(self, name: str) -> int:
+        """The last sequence of the stream's epoch; 0 when it is empty."""
+
+    def identity(self, name: str, op_id: str) -> StoredOperation | None:
+        """The operation that has this op_id in the stream's epoch."""
+
+    def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
+        """A bounded page of operations past a position, in log order."""
+
+    def cursor(self, name: str) -> CursorRow | None:
+        """A saved cursor."""
+
+
+class Transaction(View, Protocol):
+    """The one write transaction in which decisions are taken.
+
+    A decision looks first and appends last: one that raises after it has appended costs its whole batch a retry.
+    """
+
+    at: int
+    """The time of this decision, in nanoseconds since the epoch."""
+
+    def append(self, record: LogRecord, payload: bytes = b"") -> int:
+        """Put a record at the end of the log, with all index rows that follow from it; its position."""
+
+    def save_cursor(self, name: str, row: CursorRow) -> None:
+        """Put a cursor's row."""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Look at the journal in a short read transaction; answered with what `look` returns."""
+
+    look: Callable[[View], Any]
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Decide and write in a write transaction, shared with others; answered when it is durable.
+
+    `decide` may be called more than once (when the map grows); what it answered last holds. `settles` marks what ends
+    an effect that is in flight, for which the store keeps a reserve.
+    """
+
+    decide: Callable[[Transaction], Any]
+    settles: bool = False
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Call a user's function that acts for an effect."""
+
+    function: Callable[[], Any]
+
+
+class Decide(msgspec.Struct, frozen=True):
+    """Call a user's function that decides and acts on nothing: an `intents`, a policy, a predicate, a `progress`."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Call a `reconcile` with its signal and a deadline.
+
+    Answered with what it returns; `DeadlineError` past the deadline, after which its answer is ignored.
+    """
+
+    reconcile: Callable[..., Any]
+    key: Key
+    attempt: int
+    first_at: int
+    seconds: float
+
+
+class Enter(msgspec.Struct, frozen=True):
+    """Take the one flight of a key in this process.
+
+    Answered with a `Flight` to this call alone, which ends it. Where another call has it, answered with `None` when
+    that has ended well (read again), or with the error in which it ended. `wait=False` answers `None` at once.
+
+    Raises:
+        EffectConflictError: the flight is for another guarantee or request.
+        EffectInFlightError: the call comes from inside that flight, or would wait for one that waits for it.
+    """
+
+    space: str
+    key: Key
+    form: bytes
+    guarantee: Guarantee | None
+    request: bytes | None
+    wait: bool = True
+
+
+class Flight(Protocol):
+    """The right to act for a key in this process."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let the calls that joined read again, or have this error each."""
+
+
+class IsAlive(msgspec.Struct, frozen=True):
+    """Ask whether an owner may still have an intent in its hands; answered with its pid, or `None`."""
+
+    owner: int
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Wait a little for another process; `DeadlineError` when the handle's `wait_timeout` has passed for this wait."""
+
+    wait: object
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Tell a walk's `progress` how far it is, where it is time to, or it is the last."""
+
+    function: Callable[[Cursor, Cursor], Any]
+    cursor: int
+    is_last: bool
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Log what is no record: an answer from the record, a stopped walk."""
+
+    level: str
+    event: str
+    facts: dict[str, Any]
+
+
+class DeadlineError(Exception):
+    """A wait that a request bounds took too long."""
+
+
+class RunRaisedError(Exception):
+    """Carries out of a protocol the very exception that a user's `run` raised; drivers raise that one instead.
+
+    A generator cannot raise every exception as it is: a `StopIteration` would become a `RuntimeError`.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+Request = Read | Commit | Call | Decide | Ask | Enter | IsAlive | Pause | Progress | Note
+
+Steps = Generator[Any, Any, T]
+"""A protocol that returns a `T`."""
+

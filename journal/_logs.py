@@ -1,0 +1,97 @@
+"""What the journal says to a log: past-tense events, after the commit, by the caller's thread.
+
+Without a `logger` events go to the standard library's logger `journal` through structlog, with their facts in the
+message and as `extra`; an application that configured nothing sees warnings only. Payloads and proofs are never
+logged. A logger that raises breaks nothing: an effect must not fail or run again over a full log disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any, Final
+
+import structlog
+
+from journal._core.keys import key_of, key_text
+from journal.records import EffectEntry, LogRecord, OperationRecord, Phase
+
+_STANDARD: Final = logging.getLogger("journal")
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+_EFFECT_EVENTS: Final = {
+    Phase.INTENT: ("info", "effect_intended"),
+    Phase.ACCEPTED: ("info", "effect_accepted"),
+    Phase.UNCERTAIN: ("warning", "effect_uncertain"),
+    Phase.FAILED: ("warning", "effect_failed"),
+    Phase.RELEASED: ("warning", "effect_unresolved"),
+    Phase.CLEARED: ("info", "effect_cleared"),
+}
+
+
+class Log:
+    """One handle's log."""
+
+    def __init__(self, logger: Any, journal_id: str) -> None:
+        self._standard = _STANDARD if logger is None else None
+        self._logger = _standard_logger() if logger is None else logger
+        self._journal_id = journal_id
+
+    def emit(self, level: str, event: str, **facts: Any) -> None:
+        """Say one thing; facts that are `None` are left out."""
+        if self._standard is not None and not self._standard.isEnabledFor(_LEVELS[level]):
+            return
+        known = {name: value for name, value in facts.items() if value is not None}
+        if isinstance(known.get("key"), tuple):
+            known["key"] = key_text(known["key"])
+        with contextlib.suppress(Exception):
+            getattr(self._logger, level)(event, journal_id=self._journal_id, **known)
+
+    def committed(self, position: int, record: LogRecord, elapsed_ms: float | None) -> None:
+        """Say that a record was committed."""
+        if self._standard is not None and not self._standard.isEnabledFor(logging.INFO):
+            # The default costs next to nothing: only what is a warning goes on from here.
+            if not isinstance(record, EffectEntry) or _EFFECT_EVENTS[record.phase][0] != "warning":
+                return
+        if isinstance(record, EffectEntry):
+            level, event = _EFFECT_EVENTS[record.phase]
+            self.emit(
+                level,
+                event,
+                position=position,
+                key=key_of(record.key),
+                attempt=record.attempts,
+                via=None if record.via is None else record.via.word,
+                reason=record.reason,
+                error=record.error,
+                elapsed_ms=elapsed_ms,
+            )
+        elif isinstance(record, OperationRecord):
+            self.emit(
+                "info",
+                "operation_committed",
+                position=position,
+                stream=record.stream,
+                sequence=record.sequence,
+                op_id=record.op_id,
+                actor=record.actor,
+            )
+        else:
+            self.emit("info", "step_recorded", position=position, key=key_of(record.key), elapsed_ms=elapsed_ms)
+
+
+def _standard_logger() -> Any:
+    """structlog over the standard library's logger, whatever the application configured of structlog."""
+    return structlog.wrap_logger(_STANDARD, processors=[_to_standard], wrapper_class=structlog.stdlib.BoundLogger)
+
+
+def _to_standard(_: Any, __: str, facts: structlog.typing.EventDict) -> tuple[tuple[str, str], dict[str, Any]]:
+    text = " ".join([facts.pop("event"), *(f"{name}={value!r}" for name, value in facts.items())])
+    # The text is an argument of its own: a % in a key is no format.
+    return ("%s", text), {"extra": facts}

@@ -1,0 +1,225 @@
+"""One LMDB environment: its settings, its transactions, and the growth of its map.
+
+Transactions of this process share the gate; a resize of the map, a close and a fork have it alone, since LMDB
+invalidates every live transaction at a resize and a child must not inherit one half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import lmdb
+
+from journal._storage.files import FILE_MODE
+from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
+from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, POLL_SECONDS_MAX, READERS_MAX
+
+T = TypeVar("T")
+
+_BEGIN_TRIES: Final = 100
+_PAGE_BYTES: Final = 4_096
+
+
+class Gate:
+    """Many may pass at once, or one alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = 0
+        self._is_claimed = False
+
+    def enter(self) -> None:
+        """Come in, with others."""
+        with self._changed:
+            while self._is_claimed:
+                self._changed.wait()
+            self._inside += 1
+
+    def leave(self) -> None:
+        """Go out again."""
+        with self._changed:
+            self._inside -= 1
+            if self._is_claimed and not self._inside:
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until everybody is out, and keep them out."""
+        self.claim()
+        try:
+            yield
+        finally:
+            self.give_back()
+
+    def claim(self) -> None:
+        """Begin to be alone; `give_back` ends it."""
+        with self._changed:
+            while self._is_claimed:
+                self._changed.wait()
+            self._is_claimed = True
+            while self._inside:
+                self._changed.wait()
+
+    def give_back(self) -> None:
+        """End being alone."""
+        with self._changed:
+            self._is_claimed = False
+            self._changed.notify_all()
+
+
+class Environment:
+    """The open data file of one journal."""
+
+    def __init__(self, directory: str, *, readonly: bool, map_size: int, max_size: int | None) -> None:
+        self.directory = directory
+        self.gate = Gate()
+        self._max_size = max_size
+        self._env: lmdb.Environment | None = _open_any_size(
+            directory,
+            readonly=readonly,
+            map_bytes=map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES),
+        )
+        self._is_in_reserve = False
+        self._env.reader_check()
+
+    def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
+        """Run a function in a read transaction; nothing of LMDB's may leave it."""
+        self.gate.enter()
+        try:
+            with self._begin(write=False) as txn:
+                return body(txn)
+        finally:
+            self.gate.leave()
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[lmdb.Transaction]:
+        """The write transaction: committed by its `commit`, dropped otherwise. The writer's turn must be held."""
+        self.gate.enter()
+        try:
+            txn = self._begin(write=True)
+            try:
+                yield txn
+            finally:
+                txn.abort()  # after a commit this does nothing
+        finally:
+            self.gate.leave()
+
+    def grow(self, *, settles: bool) -> None:
+        """Make the map larger; its last part is kept for what settles an effect already in flight.
+
+        Raises:
+            JournalFullError: the map has reached its ceiling.
+        """
+        with self.gate.alone():
+            env = self._require()
+            size = env.info()["map_size"]
+            ceiling = self._max_size
+            if ceiling is not None and not settles:
+                ceiling -= MAP_RESERVE_BYTES
+            larger = 2 * size if ceiling is None else min(2 * size, ceiling)
+            if larger <= size:
+                raise JournalFullError(
+                    self.directory, f"its map has reached max_size={self._max_size} bytes, of which {size} are in use"
+                )
+            env.set_mapsize(larger)
+            self._is_in_reserve = settles and ceiling is not None and larger > ceiling - MAP_RESERVE_BYTES
+
+    def leave_reserve(self) -> None:
+        """Make the map as small again as it was before the reserve was used, so that only outcomes can use it."""
+        if self._is_in_reserve and self._max_size is not None:
+            with self.gate.alone():
+                self._require().set_mapsize(self._max_size - MAP_RESERVE_BYTES)
+            self._is_in_reserve = False
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the map, and bytes of the pages in use or free within the file."""
+        env = self._require()
+        info = env.info()
+        page_bytes: int = env.stat()["psize"]
+        return info["map_size"], (info["last_pgno"] + 1) * page_bytes
+
+    def close(self) -> None:
+        """Close the environment when every transaction of this process has ended; twice is fine."""
+        with self.gate.alone():
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
+
+    def _require(self) -> lmdb.Environment:
+        if self._env is None:
+            raise JournalClosedError(self.directory)
+        return self._env
+
+    def _begin(self, *, write: bool) -> lmdb.Transaction:
+        for _ in range(_BEGIN_TRIES):
+            env = self._require()
+            try:
+                return env.begin(write=write)
+            except lmdb.MapResizedError:
+                # Another process made the map larger: adopt its size. Our own gate is shared now, so go out first.
+                self.gate.leave()
+                try:
+                    with self.gate.alone():
+                        self._require().set_mapsize(0)
+                finally:
+                    self.gate.enter()
+            except lmdb.ReadersFullError:
+                if not env.reader_check():
+                    time.sleep(POLL_SECONDS_MAX)
+        raise JournalBusyError(self.directory, None)
+
+
+def create_data_file(directory: str, name: str, rows: dict[bytes, bytes]) -> None:
+    """Make a new data file with some rows, flushed; its name is given by the caller, who renames it into place."""
+    path = os.path.join(directory, name)
+    env = _open(path, readonly=False, map_bytes=MAP_BYTES_MIN, subdir=False, create=True)
+    try:
+        with env.begin(write=True) as txn:
+            for key, value in rows.items():
+                txn.put(key, value)
+    finally:
+        env.close()
+
+
+def _open_any_size(directory: str, *, readonly: bool, map_bytes: int) -> lmdb.Environment:
+    while True:
+        try:
+            return _open(directory, readonly=readonly, map_bytes=map_bytes)
+        except (lmdb.MemoryError, MemoryError):
+            # The process may not have so much address space (ulimit -v, some sandboxes): begin smaller, and grow.
+            if map_bytes <= MAP_BYTES_MIN:
+                raise
+            map_bytes //= 2
+
+
+def _open(
+    path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False
+) -> lmdb.Environment:
+    return lmdb.open(
+        path,
+        # Round up to whole pages: LMDB takes any number and uses no part of a page.
+        map_size=-(-map_bytes // _PAGE_BYTES) * _PAGE_BYTES,
+        subdir=subdir,
+        readonly=readonly,
+        create=create,
+        mode=FILE_MODE,
+        # One durability. There is no switch to weaken it: an intent is on the disk before its effect runs.
+        sync=True,
+        metasync=True,
+        # A writable map turns a full disk into a SIGBUS, and a stray write into damage.
+        writemap=False,
+        map_async=False,
+        # Read-ahead is for scans; effects are looked up at random.
+        readahead=False,
+        max_readers=READERS_MAX,
+        max_dbs=0,
+        lock=True,
+        # Two engines are linked in, and an environment variable can change the default: name the one of our format.
+        lib_version=0,
+    )
+

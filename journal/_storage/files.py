@@ -1,0 +1,180 @@
+"""The journal's directory: what lies in it, whether it may be opened, and how a new one is made.
+
+LMDB takes an empty or missing data file for a new environment and a truncated one for whole (reading it is a SIGBUS).
+So the directory and the data file's two meta pages are looked at before LMDB sees them, with plain reads. `lock.mdb`
+is never opened here: closing it would drop LMDB's own locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import Final, NamedTuple
+
+import lmdb.verify
+
+from journal.errors import UnsupportedFilesystemError, UnsupportedFormatError
+from journal.records import FORMAT_VERSION
+
+DATA_FILE: Final = "data.mdb"
+LMDB_LOCK_FILE: Final = "lock.mdb"
+TURN_FILE: Final = "turn.lock"
+OWNERS_FILE: Final = "owners.lock"
+NEW_DATA_FILE: Final = "data.mdb.new"
+NEW_LOCK_FILE: Final = "data.mdb.new-lock"
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+SUPPORTED: Final = f"a journal of format {FORMAT_VERSION}"
+
+_MAY_PRECEDE_DATA: Final = frozenset({TURN_FILE, NEW_DATA_FILE, NEW_LOCK_FILE})
+"""What a creation that was cut short leaves; with anything else, a data file was here and is gone."""
+
+_LMDB_MAGIC: Final = 0xBEEFC0DE
+_LMDB_VERSION: Final = 1
+_META: Final = struct.Struct("<IIQQI92xQ")
+"""LMDB 0.9's `MDB_meta`: magic, version, address, map size, page size (the first database's pad), last page."""
+_PAGE_HEADER_BYTES: Final = 16
+_PAGE_BYTES_MAX: Final = 65_536
+
+_NETWORK_FILESYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "9p", "beegfs"}
+)
+_NETWORK_PREFIXES: Final = ("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse")
+
+
+class FileIdentity(NamedTuple):
+    """Which file a path names: its device and inode."""
+
+    device: int
+    inode: int
+
+
+def identity_of(path: str) -> FileIdentity:
+    """The identity of the file at a path.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    status = os.stat(path)
+    return FileIdentity(status.st_dev, status.st_ino)
+
+
+def has_journal(directory: str) -> bool:
+    """Whether a journal's data file lies in a directory; False for one that is missing, empty or just being made.
+
+    Raises:
+        UnsupportedFormatError: something else lies there, or the data file of a journal is gone.
+    """
+    try:
+        names = set(os.listdir(directory))
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        raise UnsupportedFormatError(directory, "a file, not a directory", SUPPORTED) from None
+    if DATA_FILE in names:
+        return True
+    if names <= _MAY_PRECEDE_DATA:
+        return False
+    if OWNERS_FILE in names or LMDB_LOCK_FILE in names:
+        raise UnsupportedFormatError(directory, f"the lock files of a journal whose {DATA_FILE} is gone", SUPPORTED)
+    raise UnsupportedFormatError(directory, f"a directory of other files ({sorted(names)[0]!r})", SUPPORTED)
+
+
+def check_data_file(directory: str) -> None:
+    """Look at the data file's meta pages, without LMDB.
+
+    Raises:
+        UnsupportedFormatError: it is empty, foreign, truncated or damaged.
+        PermissionError: it may not be read.
+    """
+    path = os.path.join(directory, DATA_FILE)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            raise UnsupportedFormatError(directory, "an empty data file", SUPPORTED)
+        first = file.read(_PAGE_BYTES_MAX)
+        page_bytes, last_page = _read_meta(directory, first)
+        file.seek(page_bytes)
+        _, other_last_page = _read_meta(directory, file.read(_PAGE_BYTES_MAX))
+    if size < (max(last_page, other_last_page) + 1) * page_bytes:
+        # Pages freed at the end may never have been written; LMDB's own verifier tells, in plain Python.
+        problems = _verify(path)
+        if problems:
+            raise UnsupportedFormatError(directory, f"a truncated data file ({problems[0]})", SUPPORTED)
+
+
+def check_filesystem(directory: str) -> None:
+    """Refuse a network file system, where neither LMDB's locks nor ours hold.
+
+    Raises:
+        UnsupportedFilesystemError: the directory lies on one.
+    """
+    kind = filesystem_of(directory)
+    if kind in _NETWORK_FILESYSTEMS or kind.startswith(_NETWORK_PREFIXES):
+        raise UnsupportedFilesystemError(directory, kind)
+
+
+def filesystem_of(directory: str) -> str:
+    """The type of the file system that a directory lies on, as the kernel names it; empty where it does not say."""
+    real = os.path.realpath(directory)
+    best, kind = -1, ""
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            mount = fields.split(" ")[4].replace("\\040", " ")
+            inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+            if inside and len(mount) >= best:
+                best, kind = len(mount), rest.split(" ")[0]
+    return kind
+
+
+def open_lock_file(directory: str, name: str, *, readonly: bool = False) -> int:
+    """A descriptor of one of our own lock files, made where it is missing."""
+    flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
+    return os.open(os.path.join(directory, name), flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def sync_directory(directory: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_new_files(directory: str) -> None:
+    """Remove what a creation that was cut short left."""
+    for name in (NEW_DATA_FILE, NEW_LOCK_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))
+
+
+def free_bytes(directory: str) -> int:
+    """Bytes that this user may still write on the directory's file system."""
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
+
+
+def _read_meta(directory: str, page: bytes) -> tuple[int, int]:
+    try:
+        magic, version, _, _, page_bytes, last_page = _META.unpack_from(page, _PAGE_HEADER_BYTES)
+    except struct.error:
+        raise UnsupportedFormatError(directory, f"a data file cut to {len(page)} bytes", SUPPORTED) from None
+    if magic != _LMDB_MAGIC:
+        raise UnsupportedFormatError(directory, "a data file that is not LMDB's", SUPPORTED)
+    if version != _LMDB_VERSION:
+        raise UnsupportedFormatError(directory, f"a data file of LMDB's format {version}", SUPPORTED)
+    if not 512 <= page_bytes <= _PAGE_BYTES_MAX or page_bytes & (page_bytes - 1):
+        raise UnsupportedFormatError(directory, f"a data file with pages of {page_bytes} bytes", SUPPORTED)
+    return int(page_bytes), int(last_page)
+
+
+def _verify(path: str) -> list[str]:
+    try:
+        return list(lmdb.verify.verify(path, subdir=False))
+    except Exception as error:  # noqa: BLE001 - whatever a damaged file makes of the verifier, it is damaged
+        return [f"{type(error).__name__}: {error}"]

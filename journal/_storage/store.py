@@ -1,0 +1,382 @@
+"""The store: a journal's open file behind the narrow seam that everything above uses.
+
+`read` runs a function over a view, `commit` takes a decision within the one write transaction that it shares with
+others. The rest says who owns this handle and which other owners live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import secrets
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import lmdb
+import msgspec
+
+from journal._core.payloads import digest
+from journal._core.requests import Transaction
+from journal._storage import files, layout, owners, registry
+from journal._storage.environment import Environment, Gate, create_data_file
+from journal._storage.group import Entry, GroupCommit
+from journal._storage.transaction import StoreTransaction
+from journal._storage.turn import Turn
+from journal._storage.verify import findings
+from journal._storage.views import StoreView, encode
+from journal.errors import (
+    CommitFailedError,
+    CorruptRecordError,
+    JournalBusyError,
+    JournalClosedError,
+    JournalForkedError,
+    JournalFullError,
+    JournalLockedError,
+    JournalReadonlyError,
+    UnsupportedFormatError,
+)
+from journal.options import PAGE_SCAN_RECORDS
+from journal.records import FORMAT_VERSION, Header, Phase
+from journal.values import Finding, Stats
+
+T = TypeVar("T")
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_ROOM_BYTES: Final = 4 * 1024 * 1024
+"""With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
+
+
+class Store:
+    """One process's handle of one journal's files."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        readonly: bool,
+        create: bool,
+        map_size: int,
+        max_size: int | None,
+        wait_timeout: float,
+        clock: Callable[[], int],
+    ) -> None:
+        self.directory = directory
+        self.readonly = readonly
+        self.wait_timeout = wait_timeout
+        self._clock = clock
+        self._pid = os.getpid()
+        self._closed_because: str | None = None
+        _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
+        data_path = os.path.join(directory, files.DATA_FILE)
+        self._identity = files.identity_of(data_path)
+        self._data_path = data_path
+        with registry.claimed(self, self._identity) as other_pid:
+            if other_pid is not None:
+                raise JournalLockedError(directory, other_pid)
+            descriptors: list[int] = []
+            try:
+                self._environment = _open_environment(directory, readonly=readonly, map_size=map_size, max_size=max_size)
+                self.header = _read_header(self._environment, directory)
+                self._genesis = digest(self.header.journal_id.encode())
+                self._owner: owners.Owner | None = None
+                if not readonly:
+                    descriptors.append(files.open_lock_file(directory, files.TURN_FILE))
+                    descriptors.append(files.open_lock_file(directory, files.OWNERS_FILE))
+                    self._turn = Turn(directory, descriptors[0])
+                    self._owner = owners.Owner(descriptors[1])
+                self._descriptors = descriptors
+                self._has_owner_row = False
+                self.group = GroupCommit(self._commit_batch, wait_timeout, lambda: JournalClosedError(directory))
+                self._finalizer = weakref.finalize(self, _release, self._environment, descriptors)
+            except BaseException:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                raise
+
+    # --- what everything above uses ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse a closed handle, or one that a fork brought into another process."""
+        if self._pid != os.getpid():
+            raise JournalForkedError(self.directory, self._pid)
+        if self._closed_because is not None:
+            raise JournalClosedError(self.directory, self._closed_because)
+
+    def read(self, look: Callable[[StoreView], T]) -> T:
+        """What a function sees in a short read transaction.
+
+        Raises:
+            CorruptRecordError: what it looked at is damaged.
+        """
+        self.check()
+        return self._environment.read(lambda txn: look(StoreView(txn, self._genesis)))
+
+    def commit(self, decide: Callable[[Transaction], Any], *, settles: bool = False) -> Entry:
+        """The answer of a decision and the records that it appended, when they are durable.
+
+        `settles` marks what ends an effect already in flight: it may use the reserve below `max_size`.
+
+        Raises:
+            JournalReadonlyError, JournalFullError, JournalBusyError, CommitFailedError: nothing was written.
+        """
+        self.check()
+        if self.readonly:
+            raise JournalReadonlyError(self.directory)
+        return self.group.commit(decide, self._clock(), settles=settles)
+
+    @property
+    def owner_id(self) -> int:
+        """The id of this handle among the owners; 0 of a read-only one."""
+        return 0 if self._owner is None else self._owner.id
+
+    def living_pid(self, owner: int) -> int | None:
+        """The process of an owner that is alive; `None` of one that is gone."""
+        if owner == self.owner_id:
+            return self._pid
+        if not owner or self.readonly:
+            return None
+        row = self.read(lambda view: view.owner(owner))
+        if not owners.is_alive(self._descriptors[1], owner, row):
+            return None
+        return 0 if row is None else row.pid
+
+    def stats(self) -> Stats:
+        """Counts of records and bytes; looks at every index row, in bounded read transactions."""
+        rows: Counter[bytes] = Counter()
+        phases: Counter[int] = Counter()
+        page = [(b"", b"")]
+        while page:
+            after = page[-1][0]
+            page = self.read(lambda view, after=after: view.page_of_rows(after, PAGE_SCAN_RECORDS))
+            rows.update(key[:1] for key, _ in page)
+            phases.update(value[8] for key, value in page if key[:1] in (layout.UNFINISHED, layout.SETTLED))
+        map_bytes, used_bytes = self._environment.sizes()
+        return Stats(
+            journal_id=self.header.journal_id,
+            format_version=self.header.format_version,
+            head=self.read(lambda view: view.head()),
+            operations=rows[layout.SEQUENCE],
+            streams=rows[layout.STREAM],
+            effects=phases.total() - phases[Phase.CLEARED],
+            unfinished=rows[layout.UNFINISHED],
+            uncertain=phases[Phase.UNCERTAIN],
+            steps=rows[layout.STEP],
+            cursors=rows[layout.CURSOR],
+            map_bytes=map_bytes,
+            used_bytes=used_bytes,
+            file_bytes=os.stat(self._data_path).st_size,
+            commits=self.group.batch_count,
+            entries=self.group.entry_count,
+        )
+
+    def verify(self) -> Iterator[Finding]:
+        """What is wrong with the log and its indexes, in bounded read transactions."""
+        self.check()
+        return findings(self.read, self._genesis)
+
+    def close(self) -> None:
+        """Close the files; twice is fine."""
+        if self._pid != os.getpid():
+            raise JournalForkedError(self.directory, self._pid)
+        if self._closed_because is None:
+            self._closed_because = "it was closed"
+            self.group.close()
+            self._finalizer()
+            registry.forget(self._identity)
+
+    # --- around a fork -----------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Let no transaction of this process be open while it forks."""
+        self._environment.gate.claim()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._environment.gate.give_back()
+
+    def after_fork_in_child(self) -> None:
+        """Drop what was inherited, so that the parent's locks end with the parent and the child may open anew."""
+        # Another thread may have held the gate's own lock at the fork: here it would stay locked for ever.
+        self._environment.gate = Gate()
+        self._finalizer()
+
+    # --- the shared commit -------------------------------------------------------------------------------------
+
+    def _commit_batch(self, entries: list[Entry]) -> None:
+        try:
+            self._check_identity()
+            with self._turn.taken(entries[0].deadline):
+                self._commit_turn(entries)
+        except JournalBusyError as error:
+            now = time.monotonic()
+            for entry in entries:
+                if entry.deadline <= now or entry is entries[0]:
+                    entry.fail(JournalBusyError(error.path, error.pid))
+        except JournalClosedError as error:
+            for entry in entries:
+                if not entry.is_done:
+                    entry.fail(JournalClosedError(error.path, error.reason))
+
+    def _commit_turn(self, entries: list[Entry]) -> None:
+        """Commit the entries together; where that is not possible, in such parts that each bad one fails alone."""
+        todo = entries
+        while todo:
+            try:
+                todo = self._attempt(todo)
+                self._environment.leave_reserve()
+            except lmdb.MapFullError:
+                try:
+                    self._environment.grow(settles=all(entry.settles for entry in todo))
+                except JournalFullError as error:
+                    if len(todo) == 1:
+                        todo[0].fail(error)
+                        return
+                    for entry in todo:
+                        self._commit_turn([entry])
+                    return
+            except lmdb.Error as error:
+                reason = self._after_failure(error)
+                for entry in todo:
+                    if not entry.is_done:
+                        entry.fail(reason())
+                return
+
+    def _attempt(self, entries: list[Entry]) -> list[Entry]:
+        """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
+        with self._environment.write() as txn:
+            view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self._has_owner_row)
+            answers: list[tuple[Entry, Any, int]] = []
+            for index, entry in enumerate(entries):
+                view.at = entry.at
+                count = len(view.appended)
+                try:
+                    answers.append((entry, entry.decide(view), count))
+                except lmdb.Error:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
+                    entry.fail(error)
+                    if len(view.appended) != count or isinstance(error, CorruptRecordError):
+                        # It may have left something in the transaction, or LMDB may have ended it: without this one.
+                        return entries[:index] + entries[index + 1 :]
+            if view.has_changes:
+                self._commit_known(txn, view)
+            self._has_owner_row = view.has_owner_row
+        ends = [count for _, _, count in answers[1:]] + [len(view.appended)]
+        for (entry, answer, start), end in zip(answers, ends, strict=True):
+            entry.succeed(answer, view.appended[start:end])
+        return []
+
+    def _commit_known(self, txn: lmdb.Transaction, view: StoreTransaction) -> None:
+        """Commit; after any error, an interrupt too, read again before anybody is told what happened."""
+        try:
+            txn.commit()
+        except BaseException:
+            if view.appended and self._has_landed(view):
+                return
+            raise
+
+    def _has_landed(self, view: StoreTransaction) -> bool:
+        position, record_digest = view.last
+        with contextlib.suppress(Exception):
+            frame = self._environment.read(lambda txn: StoreView(txn, self._genesis).frame(position))
+            return frame.digest == record_digest
+        return False
+
+    def _after_failure(self, error: lmdb.Error) -> Callable[[], Exception]:
+        """What a failed commit means: no room (try again later), or a disk that fails (this handle ends)."""
+        code = getattr(error, "code", None)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        size = os.stat(self._data_path).st_size
+        is_limited = limit != resource.RLIM_INFINITY and size + _ROOM_BYTES > limit
+        free = files.free_bytes(self.directory)
+        if code in _NO_ROOM or is_limited or free < _ROOM_BYTES:
+            reason = f"the disk took no more ({error}), {free} bytes are free" + (
+                f", and files may have {limit} bytes" if is_limited else ""
+            )
+            return lambda: JournalFullError(self.directory, reason)
+        text = f"{type(error).__name__}: {error}"
+        self._closed_because = f"a commit failed ({text})"
+        return lambda: CommitFailedError(self.directory, text)
+
+    def _check_identity(self) -> None:
+        try:
+            is_same = files.identity_of(self._data_path) == self._identity
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            self._closed_because = f"its {files.DATA_FILE} was replaced or deleted while it was open"
+            raise JournalClosedError(self.directory, self._closed_because)
+
+def _prepare_directory(directory: str, *, create: bool, clock: Callable[[], int], wait_timeout: float) -> None:
+    if not files.has_journal(directory):
+        if not create:
+            raise FileNotFoundError(errno.ENOENT, "no journal is here; open it with create=True to make one", directory)
+        _create(directory, clock=clock, wait_timeout=wait_timeout)
+    files.check_filesystem(directory)
+    files.check_data_file(directory)
+
+
+def _create(directory: str, *, clock: Callable[[], int], wait_timeout: float) -> None:
+    """Make a journal in an empty directory: whole, under another name, and renamed into place."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, files.DIRECTORY_MODE)
+        files.sync_directory(os.path.dirname(os.path.abspath(directory)))
+    files.check_filesystem(directory)
+    descriptor = files.open_lock_file(directory, files.TURN_FILE)
+    try:
+        with Turn(directory, descriptor).taken(time.monotonic() + wait_timeout):
+            if files.has_journal(directory):
+                return
+            files.remove_new_files(directory)
+            header = Header(FORMAT_VERSION, secrets.token_hex(16), clock())
+            row = layout.seal(layout.HEADER_KEY, encode(header))
+            create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
+            os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
+            os.rename(os.path.join(directory, files.NEW_DATA_FILE), os.path.join(directory, files.DATA_FILE))
+            files.sync_directory(directory)
+    finally:
+        os.close(descriptor)
+
+
+def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size: int | None) -> Environment:
+    try:
+        return Environment(directory, readonly=readonly, map_size=map_size, max_size=max_size)
+    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
+        raise UnsupportedFormatError(directory, f"a damaged data file ({error})", files.SUPPORTED) from error
+    except lmdb.ReadonlyError as error:
+        raise PermissionError(errno.EACCES, f"the journal's files may not be opened ({error})", directory) from error
+    except lmdb.ReadersFullError as error:
+        raise JournalBusyError(directory, None) from error
+    except lmdb.Error as error:
+        code = getattr(error, "code", None) or 0
+        raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
+
+
+def _read_header(environment: Environment, directory: str) -> Header:
+    try:
+        raw = environment.read(lambda txn: StoreView(txn, b"").raw_header())
+        if raw is None:
+            raise UnsupportedFormatError(directory, "an LMDB environment without a journal's header", files.SUPPORTED)
+        # The version comes first in every format: it is read before anything else is believed.
+        version = msgspec.msgpack.decode(raw)[0]
+        if version != FORMAT_VERSION:
+            raise UnsupportedFormatError(directory, f"a journal of format {version}", files.SUPPORTED)
+        return msgspec.msgpack.decode(raw, type=Header)
+    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, IndexError, TypeError) as error:
+        environment.close()
+        raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
+    except BaseException:
+        environment.close()
+        raise
+
+
+def _release(environment: Environment, descriptors: list[int]) -> None:
+    environment.close()
+    for descriptor in descriptors:
+        os.close(descriptor)

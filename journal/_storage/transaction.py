@@ -1,0 +1,87 @@
+"""The write transaction: appends records to the log, with the index rows that follow from each.
+
+What a record does to the indexes is said once, in `index_rows`; `verify` compares the same rows with the file.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lmdb
+
+from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES
+from journal._storage import layout
+from journal._storage.owners import Owner
+from journal._storage.views import StoreView, encode
+from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, Phase, StreamRow
+
+_FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
+
+
+class StoreTransaction(StoreView):
+    """Implements `journal._core.requests.Transaction`."""
+
+    def __init__(self, txn: lmdb.Transaction, genesis: bytes, owner: Owner | None, *, has_owner_row: bool) -> None:
+        super().__init__(txn, genesis)
+        self.at = 0
+        self.appended: list[tuple[int, LogRecord]] = []
+        self.has_changes = False
+        self.has_owner_row = has_owner_row
+        self.last = self.tail()
+        self._owner = owner
+
+    def append(self, record: LogRecord, payload: bytes = b"") -> int:
+        """Put a record at the end of the log, with all index rows that follow from it."""
+        position, before = self.last[0] + 1, self.last[1]
+        head = encode(record)
+        record_digest = layout.chain(before, position, head)
+        self._put(layout.log_key(position), layout.frame(position, record_digest, head, payload), is_last=True)
+        self.last = position, record_digest
+        self.appended.append((position, record))
+        if isinstance(record, EffectEntry):
+            self._drop_old_row(record)
+            if record.phase is Phase.INTENT:
+                self._put_owner_row()
+        elif isinstance(record, OperationRecord) and record.sequence == 1 and record.epoch == 1:
+            self._put_row(layout.STREAM + record.stream.encode(), encode(_FIRST_EPOCH))
+        for key, content in index_rows(position, record):
+            self._put_row(key, content)
+        return position
+
+    def save_cursor(self, name: str, row: CursorRow) -> None:
+        """Put a cursor's row."""
+        self._put_row(layout.CURSOR + name.encode(), encode(row))
+
+    def _drop_old_row(self, entry: EffectEntry) -> None:
+        """An effect has one index row, in one of two tables: take it out of the other one."""
+        if entry.previous:
+            other = layout.SETTLED if entry.phase in UNFINISHED_PHASES else layout.UNFINISHED
+            self._txn.delete(layout.form_key(other, entry.key))
+
+    def _put_owner_row(self) -> None:
+        if self._owner is not None and not self.has_owner_row:
+            self._put_row(layout.OWNER + layout.pack_u64(self._owner.id), encode(self._owner.row))
+            self.has_owner_row = True
+
+    def _put_row(self, key: bytes, content: bytes) -> None:
+        self._put(key, layout.seal(key, content))
+
+    def _put(self, key: bytes, value: bytes, *, is_last: bool = False) -> None:
+        if not self._txn.put(key, value, append=is_last):
+            raise lmdb.CorruptedError(f"LMDB would not put a row of {layout.TABLES[key[:1]]} in its place")
+        self.has_changes = True
+
+
+def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:
+    """The index rows that a record brings: keys and contents (of an effect, only where it is the key's last event)."""
+    place = layout.pack_u64(position)
+    if isinstance(record, EffectEntry):
+        table = layout.UNFINISHED if record.phase in UNFINISHED_PHASES else layout.SETTLED
+        return [(layout.form_key(table, record.key), place + bytes([record.phase]))]
+    if isinstance(record, OperationRecord):
+        return [
+            (layout.stream_prefix(record.stream) + place, layout.pack_u64(record.sequence)),
+            (layout.identity_key(record.stream, record.epoch, record.op_id), place),
+        ]
+    return [(layout.form_key(layout.STEP, record.key), place)]
+

@@ -1,0 +1,139 @@
+"""Checks the log against its digest chain, and the indexes against the log in both directions.
+
+Everything is read in bounded transactions and nothing is changed. The log is walked once: each record's own checks,
+its link to the one before, its index rows, its place in its stream or among its key's events. Then every index row is
+held against the record that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from journal._core.payloads import digest
+from journal._storage import layout
+from journal._storage.transaction import index_rows
+from journal._storage.views import StoreView, decode_record
+from journal.errors import CorruptRecordError
+from journal.options import PAGE_RECORDS
+from journal.records import EffectEntry, LogRecord, OperationRecord
+from journal.values import Finding
+
+Reader = Callable[[Callable[[StoreView], Any]], Any]
+
+
+def findings(read: Reader, genesis: bytes) -> Iterator[Finding]:
+    """Everything that is wrong, in the order of the log and then of the index rows."""
+    try:
+        head: int = read(lambda view: view.head())
+    except CorruptRecordError as error:
+        yield Finding("log", error.position, error.reason)
+        head = error.position or 0
+    yield from _log_findings(read, genesis, head)
+    yield from _row_findings(read, head)
+
+
+def _log_findings(read: Reader, genesis: bytes, head: int) -> Iterator[Finding]:
+    expected, before = 1, genesis
+    while expected <= head:
+        try:
+            page = read(lambda view, after=expected - 1: view.page_of_log(after, PAGE_RECORDS))
+        except CorruptRecordError as error:
+            yield Finding("log", expected, error.reason)
+            return
+        if not page:
+            break
+        for position, value in page:
+            if position > head:
+                return
+            if position != expected:
+                yield Finding("log", expected, f"records {expected} to {position - 1} are missing")
+                before = b""
+            expected = position + 1
+            try:
+                frame = layout.unframe(position, value)
+                record = decode_record(frame.head)
+            except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError) as error:
+                yield Finding("log", position, str(error))
+                # The frame may still say its digest; where it does not, the next link is found broken, too.
+                before = value[8 : 8 + len(genesis)]
+                continue
+            if before and layout.chain(before, position, frame.head) != frame.digest:
+                yield Finding("log", position, "its digest does not follow from the record before")
+            before = frame.digest
+            yield from _record_findings(read, position, record, frame.payload)
+    if expected <= head:
+        yield Finding("log", expected, f"records {expected} to {head} are missing")
+
+
+def _record_findings(read: Reader, position: int, record: LogRecord, payload: bytes) -> Iterator[Finding]:
+    if isinstance(record, OperationRecord) and digest(payload) != record.payload_hash:
+        yield Finding("log", position, "its payload is not the one that was committed")
+    for key, content in index_rows(position, record):
+        try:
+            problem = read(lambda view, key=key, content=content: _row_problem(view, key, content, record, position))
+        except CorruptRecordError as error:
+            problem = error.reason
+        if problem:
+            yield Finding(layout.TABLES[key[:1]], position, problem)
+
+
+def _row_problem(view: StoreView, key: bytes, content: bytes, record: LogRecord, position: int) -> str | None:
+    if isinstance(record, EffectEntry):
+        state = view.effect(record.key)
+        if state is None:
+            return "its effect has no index row"
+        if record.previous:
+            before = view.effect_entry(record.previous)
+            if before.key != record.key or record.previous >= position:
+                return f"its previous event at {record.previous} is of another effect"
+        # Only the key's last event has a row.
+        return "its effect's index row names an earlier event" if state.position < position else None
+    found = view.content(key)
+    if found is None:
+        return "its index row is missing"
+    return None if found == content else "its index row says something else"
+
+
+def _row_findings(read: Reader, head: int) -> Iterator[Finding]:
+    after = b""
+    while True:
+        try:
+            page = read(lambda view, after=after: view.page_of_rows(after, PAGE_RECORDS))
+        except CorruptRecordError as error:
+            yield Finding("log", None, error.reason)
+            return
+        if not page:
+            return
+        after = page[-1][0]
+        for key, value in page:
+            table = layout.TABLES.get(key[:1])
+            if table is None:
+                yield Finding("unknown", None, f"a row with the prefix {key[:1]!r}")
+                continue
+            try:
+                content = layout.unseal(key, value)
+                position = _place(key, content)
+                if position is not None and position <= head:
+                    problem = read(lambda view, key=key, position=position: _named_problem(view, key, position))
+                    if problem:
+                        yield Finding(table, position, problem)
+            except (layout.DamagedRowError, CorruptRecordError) as error:
+                yield Finding(table, None, str(error))
+
+
+def _place(key: bytes, content: bytes) -> int | None:
+    if key[:1] == layout.SEQUENCE:
+        return layout.unpack_u64(key[-8:])
+    if key[:1] in (layout.IDENTITY, layout.STEP, layout.UNFINISHED, layout.SETTLED):
+        return layout.unpack_u64(content[:8])
+    return None
+
+
+def _named_problem(view: StoreView, key: bytes, position: int) -> str | None:
+    if key not in (row_key for row_key, _ in index_rows(position, view.record(position))):
+        # Between two of our transactions the row may have moved on.
+        return None if view.content(key) is None else "the record at its position is not its own"
+    return None

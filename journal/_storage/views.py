@@ -1,0 +1,404 @@
+"""The journal as one LMDB transaction sees it: rows in, records out, each checked.
+
+A row that is not found is no proof of absence while its neighbours are damaged: a flipped byte in a key hides a row
+from LMDB's search. So a miss looks at both neighbours before it is believed (`_believe_missing`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import lmdb
+import msgspec
+
+from journal._core.keys import has_prefix, key_of
+from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES
+from journal._core.ledger import EffectState
+from journal._core.requests import OperationPage, StoredOperation
+from journal._storage import layout
+from journal.errors import CorruptRecordError, Key
+from journal.options import PAGE_BYTES_MAX, PAGE_SCAN_RECORDS
+from journal.records import (
+    CursorRow,
+    EffectEntry,
+    LogRecord,
+    OperationRecord,
+    OwnerRow,
+    Phase,
+    StepRecord,
+    StreamRow,
+)
+
+if TYPE_CHECKING:
+    from journal._storage.layout import Frame
+
+R = TypeVar("R")
+
+decode_record: Final = msgspec.msgpack.Decoder(LogRecord).decode
+encode: Final = msgspec.msgpack.Encoder().encode
+
+_OPERATION_TAG: Final = 1
+_DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
+
+
+class StoreView:
+    """Implements `journal._core.requests.View` over one transaction, and offers rows to the rest of the store."""
+
+    def __init__(self, txn: lmdb.Transaction, genesis: bytes) -> None:
+        self._txn = txn
+        self._genesis = genesis
+
+    # --- the log -----------------------------------------------------------------------------------------------
+
+    def head(self) -> int:
+        """The last position of the log."""
+        return self.tail()[0]
+
+    def tail(self) -> tuple[int, bytes]:
+        """The last position of the log and its digest; 0 and the journal's own when it is empty."""
+        with self._txn.cursor() as cursor:
+            if not _moved(cursor.last) or cursor.key()[:1] != layout.LOG:
+                return 0, self._genesis
+            position = layout.position_of(cursor.key())
+            return position, self._unframe(position, cursor.value()).digest
+
+    def frame(self, position: int) -> Frame:
+        """A log record's parts.
+
+        Raises:
+            CorruptRecordError: it is not there or damaged.
+        """
+        value = self._get(layout.log_key(position))
+        if value is None:
+            raise CorruptRecordError(position, "an index names it, and it is not in the log")
+        return self._unframe(position, value)
+
+    def record(self, position: int) -> LogRecord:
+        """A log record's head, decoded."""
+        return self._decode(position, self.frame(position).head)
+
+    # --- operations --------------------------------------------------------------------------------------------
+
+    def stream(self, name: str) -> StreamRow | None:
+        """A stream's row."""
+        return self.row(layout.STREAM + name.encode(), StreamRow)
+
+    def streams(self) -> list[str]:
+        """The names of all streams."""
+        return [key[1:].decode() for key, _ in self.rows(layout.STREAM)]
+
+    def sequence(self, name: str) -> int:
+        """The last sequence of the stream's epoch."""
+        row = self.stream(name)
+        if row is None:
+            return 0
+        prefix = layout.stream_prefix(name)
+        with self._txn.cursor() as cursor:
+            found = _moved(cursor.set_range, prefix + b"\xff" * 8)
+            if found:
+                self._check_row(cursor.key(), cursor.value())
+            if not _moved(cursor.prev if found else cursor.last):
+                return 0
+            key, value = cursor.item()
+        content = self._check_row(key, value)
+        if not key.startswith(prefix) or layout.unpack_u64(key[-8:]) <= row.epoch_position:
+            return 0
+        return layout.unpack_u64(content)
+
+    def identity(self, name: str, op_id: str) -> StoredOperation | None:
+        """The operation that has this op_id in the stream's epoch."""
+        row = self.stream(name)
+        if row is None:
+            return None
+        position = self._position(layout.identity_key(name, row.epoch, op_id))
+        if position is None:
+            return None
+        stored = self.operation(position)
+        if stored.head.op_id != op_id or stored.head.stream != name:
+            raise CorruptRecordError(position, f"the index has it for op_id {op_id!r}", stream=name)
+        return stored
+
+    def operation(self, position: int) -> StoredOperation:
+        """The operation at this position."""
+        return self._stored(position, self.frame(position))
+
+    def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
+        """A bounded page of operations past a position, in log order."""
+        return self._all_operations(after, limit) if stream is None else self._operations_of(stream, after, limit)
+
+    def _operations_of(self, stream: str, after: int, limit: int) -> OperationPage:
+        row = self.stream(stream)
+        if row is None:
+            return OperationPage([], after, True)
+        prefix = layout.stream_prefix(stream)
+        found: list[StoredOperation] = []
+        size = 0
+        first = max(after, row.epoch_position) + 1
+        for key, value in self._scan(prefix + layout.pack_u64(first), prefix):
+            sequence = layout.unpack_u64(self._check_row(key, value))
+            position = layout.unpack_u64(key[-8:])
+            stored = self.operation(position)
+            if stored.head.stream != stream or stored.head.sequence != sequence:
+                raise CorruptRecordError(position, f"the index has it for stream {stream!r}", stream=stream)
+            found.append(stored)
+            size += stored.head.payload_bytes
+            if len(found) >= limit or size >= PAGE_BYTES_MAX:
+                return OperationPage(found, position, False)
+        return OperationPage(found, found[-1].position if found else after, True)
+
+    def _all_operations(self, after: int, limit: int) -> OperationPage:
+        found: list[StoredOperation] = []
+        size = scanned = 0
+        position = after
+        for key, value in self._scan(layout.log_key(after + 1), layout.LOG):
+            if layout.position_of(key) != position + 1:
+                raise CorruptRecordError(position + 1, "it is missing from the log")
+            position += 1
+            scanned += 1
+            stored = self._operation_or_none(position, value)
+            if stored is not None:
+                found.append(stored)
+                size += stored.head.payload_bytes
+            if len(found) >= limit or size >= PAGE_BYTES_MAX or scanned >= PAGE_SCAN_RECORDS:
+                return OperationPage(found, position, False)
+        return OperationPage(found, position, True)
+
+    def _operation_or_none(self, position: int, value: bytes) -> StoredOperation | None:
+        try:
+            parts = layout.unframe(position, value)
+        except layout.DamagedRowError as error:
+            # A damaged record blocks its own stream or key, not the journal: whose it is, the indexes know.
+            for name in self.streams():
+                if self._get(layout.stream_prefix(name) + layout.pack_u64(position)) is not None:
+                    raise CorruptRecordError(position, str(error), stream=name) from error
+            return None
+        if parts.head[1] != _OPERATION_TAG:
+            return None
+        return self._stored(position, parts)
+
+    def _stored(self, position: int, parts: Frame) -> StoredOperation:
+        head = self._decode(position, parts.head)
+        if not isinstance(head, OperationRecord):
+            raise CorruptRecordError(position, "it is no operation")
+        if len(parts.payload) != head.payload_bytes:
+            raise CorruptRecordError(position, "its payload has another length", stream=head.stream)
+        return StoredOperation(position, head, parts.payload)
+
+    # --- effects and steps -------------------------------------------------------------------------------------
+
+    def effect(self, form: bytes) -> EffectState | None:
+        """The last event of an effect's key."""
+        settled_key = layout.form_key(layout.SETTLED, form)
+        position = self._find(settled_key, form)
+        if position is None:
+            unfinished_key = layout.form_key(layout.UNFINISHED, form)
+            position = self._find(unfinished_key, form)
+            if position is None:
+                self._believe_missing(settled_key, form)
+                self._believe_missing(unfinished_key, form)
+                return None
+        return EffectState(position, self._entry(position, form))
+
+    def effect_entry(self, position: int) -> EffectEntry:
+        """The effect's event at this position."""
+        return self._entry(position, None)
+
+    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> list[EffectState]:
+        """Last events of the keys in some phases with a form past `after`, by form."""
+        tables = []
+        if not phases.isdisjoint(UNFINISHED_PHASES):
+            tables.append(layout.UNFINISHED)
+        if not phases.issubset(UNFINISHED_PHASES):
+            tables.append(layout.SETTLED)
+        found: list[EffectState] = []
+        for form, position in heapq.merge(*(self._forms(table, phases, prefix, after) for table in tables)):
+            found.append(EffectState(position, self._entry(position, form)))
+            if len(found) >= limit:
+                break
+        return found
+
+    def step(self, form: bytes) -> StepRecord | None:
+        """The recorded result of a step."""
+        position = self._position(layout.form_key(layout.STEP, form), form)
+        if position is None:
+            return None
+        record = self.record(position)
+        if not isinstance(record, StepRecord) or record.key != form:
+            raise CorruptRecordError(position, "the index has it for this step", key_of(form))
+        return record
+
+    def _entry(self, position: int, form: bytes | None) -> EffectEntry:
+        try:
+            entry = self.record(position)
+        except CorruptRecordError as error:
+            if form is None:
+                raise
+            raise CorruptRecordError(position, error.reason, key_of(form)) from error
+        if not isinstance(entry, EffectEntry) or (form is not None and entry.key != form):
+            raise CorruptRecordError(position, "the index has it for this effect", _key_or_none(form))
+        return entry
+
+    def _forms(
+        self, table: bytes, phases: frozenset[Phase], prefix: bytes, after: bytes
+    ) -> Iterator[tuple[bytes, int]]:
+        """Forms and positions in the order of the forms; rows of cut forms are put into order among themselves."""
+        kept = layout.FORM_BYTES_KEPT
+        start = max(prefix, after)[:kept]
+        group: list[tuple[bytes, int]] = []
+        for key, value in self._scan(table + start, table + prefix[:kept]):
+            content = self._check_row(key, value)
+            if content[8] not in phases:
+                continue
+            position = layout.unpack_u64(content[:8])
+            form = key[1:]
+            if group and group[0][0][:kept] != form[:kept]:
+                yield from sorted(group)
+                group = []
+            if len(form) > layout.FORM_BYTES_WHOLE:
+                form = self._entry(position, None).key
+            if form > after and has_prefix(form, prefix):
+                if len(form) < kept:
+                    yield form, position
+                else:
+                    group.append((form, position))
+        yield from sorted(group)
+
+    # --- the small tables --------------------------------------------------------------------------------------
+
+    def raw_header(self) -> bytes | None:
+        """The header's content, undecoded: its first field is the format's version in every format."""
+        value = self._get(layout.HEADER_KEY)
+        return None if value is None else self._check_row(layout.HEADER_KEY, value)
+
+    def cursor(self, name: str) -> CursorRow | None:
+        """A saved cursor."""
+        return self.row(layout.CURSOR + name.encode(), CursorRow)
+
+    def owner(self, owner: int) -> OwnerRow | None:
+        """Who an owner is."""
+        return self.row(layout.OWNER + layout.pack_u64(owner), OwnerRow)
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def row(self, key: bytes, kind: type[R]) -> R | None:
+        """A row outside the log, decoded."""
+        value = self._get(key)
+        if value is None:
+            self._believe_missing(key, None)
+            return None
+        try:
+            return msgspec.msgpack.decode(self._check_row(key, value), type=kind)
+        except msgspec.DecodeError as error:
+            raise CorruptRecordError(None, f"a row of {layout.TABLES[key[:1]]}: {error}") from error
+
+    def content(self, key: bytes) -> bytes | None:
+        """The content of a row outside the log."""
+        value = self._get(key)
+        return None if value is None else self._check_row(key, value)
+
+    def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All rows of a small table, key and content."""
+        for key, value in self._scan(prefix, prefix):
+            yield key, self._check_row(key, value)
+
+    def page_of_rows(self, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Rows of every table but the log past a key, as they are: for counting and verifying."""
+        page: list[tuple[bytes, bytes]] = []
+        for key, value in self._scan(after + b"\x00", b""):
+            if key[:1] == layout.LOG or len(page) >= limit:
+                break
+            page.append((key, value))
+        return page
+
+    def page_of_log(self, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Positions and values of log records past a position, as they are."""
+        page: list[tuple[int, bytes]] = []
+        for key, value in self._scan(layout.log_key(after + 1), layout.LOG):
+            page.append((layout.position_of(key), value))
+            if len(page) >= limit:
+                break
+        return page
+
+    def _position(self, key: bytes, form: bytes | None = None) -> int | None:
+        position = self._find(key, form)
+        if position is None:
+            self._believe_missing(key, form)
+        return position
+
+    def _find(self, key: bytes, form: bytes | None) -> int | None:
+        value = self._get(key)
+        return None if value is None else layout.unpack_u64(self._check_row(key, value, form)[:8])
+
+    def _believe_missing(self, key: bytes, form: bytes | None) -> None:
+        with self._txn.cursor() as cursor:
+            found = _moved(cursor.set_range, key)
+            if found:
+                if cursor.key() <= key:
+                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
+                self._check_any(cursor, form)
+            if _moved(cursor.prev if found else cursor.last):
+                if cursor.key() >= key:
+                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
+                self._check_any(cursor, form)
+
+    def _check_any(self, cursor: lmdb.Cursor, form: bytes | None) -> None:
+        key, value = cursor.item()
+        try:
+            if key[:1] == layout.LOG:
+                layout.unframe(layout.position_of(key), value)
+            else:
+                layout.unseal(key, value)
+        except layout.DamagedRowError as error:
+            reason = f"a row beside its place in the index is damaged: {error}"
+            raise CorruptRecordError(None, reason, _key_or_none(form)) from error
+
+    def _check_row(self, key: bytes, value: bytes, form: bytes | None = None) -> bytes:
+        try:
+            return layout.unseal(key, value)
+        except layout.DamagedRowError as error:
+            table = layout.TABLES.get(key[:1], "an unknown table")
+            raise CorruptRecordError(None, f"a row of {table}: {error}", _key_or_none(form)) from error
+
+    def _scan(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor() as cursor:
+            try:
+                if not cursor.set_range(start):
+                    return
+                for key, value in cursor:
+                    if not key.startswith(prefix):
+                        return
+                    yield key, value
+            except _DAMAGED as error:
+                raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+
+    def _get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._txn.get(key)
+        except _DAMAGED as error:
+            raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+        return value
+
+    def _unframe(self, position: int, value: bytes) -> Frame:
+        try:
+            return layout.unframe(position, value)
+        except layout.DamagedRowError as error:
+            raise CorruptRecordError(position, str(error)) from error
+
+    def _decode(self, position: int, head: bytes) -> LogRecord:
+        try:
+            return decode_record(head)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
+
+
+def _key_or_none(form: bytes | None) -> Key | None:
+    return None if form is None else key_of(form)
+
+
+def _moved(move: Any, *arguments: Any) -> bool:
+    try:
+        return bool(move(*arguments))
+    except _DAMAGED as error:
+        raise CorruptRecordError(None, f"a page of the data file: {error}") from error

@@ -1,0 +1,77 @@
+"""Every limit of the journal, with its unit and its reason.
+
+Nothing here is read from the environment; what a caller may choose is an argument of `journal.open`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STREAM_BYTES_MAX: Final = 255
+"""UTF-8 bytes of a stream's or cursor's name; it stands in index keys, and LMDB keys end at 511 bytes."""
+
+OP_ID_BYTES_MAX: Final = 4_096
+"""UTF-8 bytes of an op_id; indexes hold its digest."""
+
+ACTOR_BYTES_MAX: Final = 4_096
+"""UTF-8 bytes of an actor."""
+
+KEY_BYTES_MAX: Final = 4_096
+"""UTF-8 bytes of an effect's key (of a tuple's JSON array); above `INDEX_KEY_BYTES_MAX` indexes hold a digest."""
+
+INDEX_KEY_BYTES_MAX: Final = 511
+"""The longest key of LMDB 0.9 (`mdb_env_get_maxkeysize`)."""
+
+PROOF_BYTES_MAX: Final = 65_536
+"""Bytes of a proof as JSON: a proof is what the recipient named the effect, an identity and no payload."""
+
+VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of an operation, or of a result of `run_effect` or `step`, as JSON; one record is one LMDB value."""
+
+VALUE_DEPTH_MAX: Final = 128
+"""Levels of nesting of a value; decoders recurse, and a stack is not endless."""
+
+TEXT_CHARS_MAX: Final = 2_000
+"""Characters kept of an error's text or of a reason that was not a caller's to limit."""
+
+REASON_BYTES_MAX: Final = 4_096
+"""UTF-8 bytes of the reason that a person gives."""
+
+PAGE_RECORDS: Final = 256
+"""Records read in one read transaction while iterating: an old reader pins every page freed since."""
+
+PAGE_SCAN_RECORDS: Final = 4_096
+"""Log records looked at in one read transaction, operations or not."""
+
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes after which a page of records ends early, so that large operations do not pile up in memory."""
+
+MAP_BYTES_DEFAULT: Final = 64 * 1024**3
+"""Where the map begins: address space, not disk. Smaller where the process may not have so much."""
+
+MAP_BYTES_MIN: Final = 1024 * 1024
+"""The smallest map that holds the tables and some records."""
+
+MAP_RESERVE_BYTES: Final = 256 * 1024
+"""Room below `max_size` that only outcomes may use, so that what is in flight can be recorded at the ceiling."""
+
+READERS_MAX: Final = 2_048
+"""Reader slots shared by all processes: one for each live read transaction, 64 bytes each."""
+
+BATCH_ENTRIES_MAX: Final = 1_024
+"""Entries of one shared commit: bounds the time that the first of them waits."""
+
+WAIT_TIMEOUT_SECONDS: Final = 30.0
+"""How long a call waits for another process, when `open` is not told otherwise."""
+
+RECONCILE_TIMEOUT_SECONDS: Final = 30.0
+"""How long a recipient may take to answer a reconcile, when the call does not say."""
+
+POLL_SECONDS_MIN: Final = 0.0002
+"""First pause of a wait for another process; it doubles up to `POLL_SECONDS_MAX`."""
+
+POLL_SECONDS_MAX: Final = 0.02
+"""Longest pause of a wait for another process."""
+
+PROGRESS_SECONDS: Final = 0.1
+"""Shortest time between two calls of a recovery's `progress`."""

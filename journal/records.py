@@ -1,0 +1,131 @@
+"""What reaches the disk: the structs that msgspec encodes, and nothing that decides.
+
+They follow msgspec's rules of evolution: a new field goes to the end with a default, no type changes, no tag is used
+again. `tests/data/` holds golden bytes of each; `docs/internals/format.md` describes them byte by byte.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+FORMAT_VERSION: Final = 1
+"""The format that this version writes; a newer one is refused at open."""
+
+
+class _Word(IntEnum):
+    @property
+    def word(self) -> str:
+        """The contract's word for the number on disk."""
+        return self.name.lower()
+
+
+class Phase(_Word):
+    """What an effect's event says; `RELEASED` leaves the record in phase intent, `CLEARED` leaves none."""
+
+    INTENT = 1
+    ACCEPTED = 2
+    UNCERTAIN = 3
+    FAILED = 4
+    RELEASED = 5
+    CLEARED = 6
+
+
+class Guarantee(_Word):
+    """What a key's first intent promised for it."""
+
+    AT_MOST_ONCE = 1
+    IDEMPOTENT = 2
+
+
+class Via(_Word):
+    """How an outcome became known."""
+
+    RUN = 1
+    RECONCILE = 2
+    RESOLVE = 3
+
+
+class OperationRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """One operation of a stream, without its payload, which follows it as JSON.
+
+    The digest chain covers this head and, through `payload_hash`, the payload: compaction can drop the one and keep
+    the other.
+    """
+
+    stream: str
+    epoch: int
+    sequence: int
+    op_id: str
+    actor: str
+    at: int
+    payload_hash: bytes
+    payload_bytes: int
+
+
+class EffectEntry(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """One event of an effect, which is also the effect's whole state after it.
+
+    `key` is the key's form (see `journal._core.keys`); `previous` is the position of the key's event before this one,
+    0 for the first; `request` the fingerprint that binds the key; `proof` JSON.
+    """
+
+    phase: Phase
+    key: bytes
+    at: int
+    previous: int
+    first_at: int
+    attempts: int
+    guarantee: Guarantee
+    owner: int
+    request: bytes | None = None
+    via: Via | None = None
+    proof: bytes | None = None
+    reason: str | None = None
+    error: str | None = None
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """One recorded result of a computation; `value` is JSON."""
+
+    key: bytes
+    at: int
+    value: bytes
+
+
+LogRecord = OperationRecord | EffectEntry | StepRecord
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    """The journal's own identity, written once when it is created."""
+
+    format_version: int
+    journal_id: str
+    created_at: int
+
+
+class StreamRow(msgspec.Struct, frozen=True, array_like=True):
+    """A stream's state outside the log's tail: its epoch, and the position after which the epoch's operations stand."""
+
+    epoch: int
+    epoch_position: int
+
+
+class CursorRow(msgspec.Struct, frozen=True, array_like=True):
+    """A saved cursor, and the one stream that it reads, or all."""
+
+    cursor: int
+    stream: str | None
+    at: int
+
+
+class OwnerRow(msgspec.Struct, frozen=True, array_like=True):
+    """Who an owner is, for others to see whether it lives: see `journal._storage.owners`."""
+
+    pid: int
+    started: int
+    boot: str
+    namespace: int
+    lock_inode: int

@@ -1,0 +1,504 @@
+"""`Journal`: the synchronous face, one line a method over the protocols of `journal._core`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from journal._core import effects, operations, queries, recovery
+from journal._core.operations import append as append_operations
+from journal._core.requests import Steps
+from journal._drive import Driver
+from journal._flights import Flights
+from journal._logs import Log
+from journal._storage.store import Store
+from journal.errors import Key, NotPerformed
+from journal.options import (
+    MAP_BYTES_DEFAULT,
+    MAP_BYTES_MIN,
+    RECONCILE_TIMEOUT_SECONDS,
+    WAIT_TIMEOUT_SECONDS,
+)
+from journal.values import (
+    Accepted,
+    AlreadyCommitted,
+    Committed,
+    Cursor,
+    EffectEvent,
+    EffectRecord,
+    Finding,
+    Stats,
+    Uncertain,
+)
+from recovery import Intent, Settled
+from recovery.walker import check_policies
+
+T = TypeVar("T")
+
+
+def open(  # noqa: A001 - `journal.open` is how the module is used
+    path: str | os.PathLike[str],
+    *,
+    operation: Any = Any,
+    readonly: bool = False,
+    create: bool = True,
+    map_size: int = MAP_BYTES_DEFAULT,
+    max_size: int | None = None,
+    wait_timeout: float = WAIT_TIMEOUT_SECONDS,
+    clock: Callable[[], int] = time.time_ns,
+    logger: Any = None,
+) -> Journal:
+    """Open the journal in a directory, and make it where the directory is empty or missing.
+
+    Args:
+        path: The journal's directory; its parent must exist.
+        operation: The type of the operations (anything that msgspec decodes). Without one, an operation is a value of
+            JSON that comes back equal.
+        readonly: Refuse every write.
+        create: Make a journal where none is.
+        map_size: Where the file's map begins, in bytes: address space, not disk. It grows by itself.
+        max_size: The ceiling of the map in bytes; without one, the disk is.
+        wait_timeout: How long a call waits for another process, in seconds.
+        clock: The time, in nanoseconds since the epoch.
+        logger: Anything with structlog's `debug`, `info`, `warning`, `error`; without one, events go to the standard
+            library's logger `journal`.
+
+    Raises:
+        FileNotFoundError: no journal is there and `create` is false, or the parent directory is missing.
+        PermissionError: its files may not be opened.
+        JournalLockedError: this process has it open already.
+        UnsupportedFormatError: the directory holds something else, a newer format, or a damaged data file.
+        UnsupportedFilesystemError: it lies on a network file system.
+    """
+    return Journal(
+        path,
+        operation=operation,
+        readonly=readonly,
+        create=create,
+        map_size=map_size,
+        max_size=max_size,
+        wait_timeout=wait_timeout,
+        clock=clock,
+        logger=logger,
+    )
+
+
+class Journal:
+    """An open journal. Threads may share it; a forked child may not. Made by `journal.open`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        operation: Any,
+        readonly: bool,
+        create: bool,
+        map_size: int,
+        max_size: int | None,
+        wait_timeout: float,
+        clock: Callable[[], int],
+        logger: Any,
+    ) -> None:
+        _check_options(map_size, max_size, wait_timeout, clock)
+        self._kind = None if operation is Any else operation
+        self._store = Store(
+            os.path.abspath(os.fsdecode(path)),
+            readonly=readonly,
+            create=create,
+            map_size=map_size,
+            max_size=max_size,
+            wait_timeout=wait_timeout,
+            clock=clock,
+        )
+        self._flights = Flights(self._store.directory)
+        self._log = Log(logger, self._store.header.journal_id)
+        self._is_closing = False
+
+    def __enter__(self) -> Journal:
+        """The journal itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Where it is, and whether it is open."""
+        return f"<Journal {self.path!r}{' (closed)' if self._is_closing else ''}>"
+
+    @property
+    def path(self) -> str:
+        """The journal's directory, absolute."""
+        return self._store.directory
+
+    @property
+    def journal_id(self) -> str:
+        """The journal's own id, 32 hexadecimal digits."""
+        return self._store.header.journal_id
+
+    def close(self) -> None:
+        """Wait for the runs in flight, and close the files; twice is fine. Every other method then refuses.
+
+        Raises:
+            RuntimeError: called from inside a run of this journal, for which it would wait.
+        """
+        self._is_closing = True
+        self._flights.close()
+        self._store.close()
+
+    # --- operations --------------------------------------------------------------------------------------------
+
+    def append(
+        self, stream: str, operation: Any, *, op_id: str, actor: str = "", expected: int | None = None
+    ) -> Committed | AlreadyCommitted:
+        """Commit one operation; durable when this returns.
+
+        An op_id that the stream has seen with the same payload and actor is answered with its first `Committed`, now
+        `repeated`. Sequences of a stream and positions of the log start at 1 and have no gap; what is refused consumes
+        none. The operation comes back as decoded.
+
+        Args:
+            stream: Its stream, 1 to 255 bytes of UTF-8.
+            operation: A value of the type that the journal was opened with.
+            op_id: Its identity within the stream, 1 to 4,096 bytes of UTF-8.
+            actor: Who appends it, at most 4,096 bytes of UTF-8.
+            expected: The sequence that the stream must be at; 0: it must be empty.
+
+        Raises:
+            InvalidOperationError: it could not be read back.
+            IdentityConflictError: the op_id was committed with another payload or actor.
+            SequenceConflictError: the stream is at another sequence than expected.
+            JournalFullError, JournalBusyError, CommitFailedError, JournalReadonlyError: nothing was written.
+        """
+        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._kind))[0]
+
+    def append_all(
+        self, stream: str, operations: Iterable[tuple[str, Any]], *, actor: str = "", expected: int | None = None
+    ) -> list[Committed | AlreadyCommitted]:
+        """Commit several operations of one stream in one transaction, all or nothing; durable when this returns.
+
+        Gives one answer for each, in order; of nothing an empty list. An op_id twice in `operations` is answered as
+        repeated. Raises as `append`.
+        """
+        return self._run(append_operations(stream, operations, actor, expected, self._kind))
+
+    def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> Iterator[Committed]:
+        """The operations past a position, in log order: of one stream, or of all.
+
+        Reads in bounded pages, and what is committed meanwhile is still met. `after` is exclusive; `limit` bounds how
+        many come.
+
+        Raises:
+            InvalidCursorError: `after` is outside the log; at the call.
+            InvalidOperationError: today's type does not decode an operation; at that operation.
+            CorruptRecordError: a record is damaged; at that record.
+        """
+        if stream is not None:
+            operations.check_stream(stream)
+        operations.check_limit(limit)
+        self._run(queries.check_from(after))
+        return self._read(stream, int(after), limit)
+
+    def streams(self) -> list[str]:
+        """The names of all streams, sorted by code point."""
+        return self._run(queries.streams())
+
+    def head(self) -> Cursor:
+        """The last position of the log; 0 when it is empty."""
+        return Cursor(self._run(queries.head()))
+
+    def stats(self) -> Stats:
+        """Counts of what the journal holds, and its size; looks at every index row."""
+        return self._store.stats()
+
+    def verify(self) -> Iterator[Finding]:
+        """What is wrong with the log, its digest chain and its indexes; empty when it is sound. Changes nothing."""
+        return self._store.verify()
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def effect(
+        self,
+        key: Key,
+        *,
+        run: Callable[[], Any],
+        reconcile: Callable[..., Any],
+        request: Any = None,
+        returns: Any = None,
+        reconcile_timeout: float = RECONCILE_TIMEOUT_SECONDS,
+    ) -> Accepted[Any] | Uncertain:
+        """Run an effect at most once, and settle by the recipient's own record what a crash left open.
+
+        The intent is durable before `run` is called. What `run` returns is the proof: JSON, at most 65,536 bytes, what
+        the recipient named the effect. A settled effect is answered from the record. An intent without an outcome
+        whose owner is gone is never run again: `reconcile` is asked.
+
+        Args:
+            key: The effect's identity, global to the journal.
+            run: Acts, and returns the proof; raises `NotPerformed` where it certainly did nothing.
+            reconcile: Given a `Signal`, asks the recipient: returns the proof, `None` where the recipient has no
+                record, `Found(proof)` where the proof itself may be `None`; raises `NotPerformed` where the recipient
+                proves that nothing happened.
+            request: What is asked for: another request under the same key is refused.
+            returns: The type that the proof is decoded into; without it the proof must come back equal.
+            reconcile_timeout: Seconds that `reconcile` may take.
+
+        Raises:
+            EffectUnresolvedError: nobody knows whether it happened; call again to ask the recipient.
+            EffectFailedError: `run` raised `NotPerformed`; call again to try once more.
+            EffectInFlightError: another process, or the caller itself, has it in its hands.
+            EffectConflictError: the key is bound to another request or guarantee.
+            CorruptRecordError: its record is damaged, which is no evidence that it did not run.
+        """
+        if reconcile is None:
+            raise TypeError("effect needs a reconcile; for a recipient that deduplicates by the key use run_effect")
+        call = _call(key, run, reconcile, request, returns, reconcile_timeout)
+        return self._run(effects.effect(call, self._store.owner_id))
+
+    def run_effect(
+        self,
+        key: Key,
+        run: Callable[[], Any],
+        *,
+        retry_failed: bool | Callable[[EffectRecord], bool] = True,
+        request: Any = None,
+        returns: Any = None,
+    ) -> Any:
+        """Run an effect of which the recipient deduplicates by the key, until it has succeeded once; its result.
+
+        An intent without an outcome and a failed attempt are run again under the same key. What `run` raises is
+        recorded as `failed` and goes on; for such an effect that says that an attempt raised, and it may have
+        happened.
+
+        Args:
+            key: The effect's identity, handed to the recipient as its idempotency key.
+            run: Acts, and returns the result: at most 16 MiB as JSON.
+            retry_failed: False, or a predicate over the record that says no, refuses a failed effect.
+            request: As of `effect`.
+            returns: As of `effect`.
+
+        Raises:
+            EffectFailedError: it failed before, and `retry_failed` says no.
+            EffectUnresolvedError: the result could not be kept or recorded, or a person resolved it as uncertain.
+            EffectInFlightError, EffectConflictError, CorruptRecordError: as `effect`.
+            Exception: whatever `run` raised.
+        """
+        call = _call(key, run, None, request, returns, RECONCILE_TIMEOUT_SECONDS, retry_failed)
+        return self._run(effects.run_effect(call, self._store.owner_id))
+
+    def step(self, key: Key, body: Callable[[], Any], *, returns: Any = None) -> Any:
+        """The recorded result of a computation; where there is none, run it and record what it returns.
+
+        Steps have a key space of their own. A body that raises records nothing, and a crash after the body runs it
+        again: it must not act on other systems.
+
+        Raises:
+            TypeError: the result cannot be kept; nothing was recorded.
+            Exception: whatever `body` raised.
+        """
+        _refuse_coroutine_functions(body=body)
+        return self._run(effects.step(key, body, returns))
+
+    def record(self, key: Key) -> EffectRecord | None:
+        """What is on record of an effect; `None` when there is nothing, or it was cleared."""
+        return self._run(queries.record(key))
+
+    def history(self, key: Key) -> list[EffectEvent]:
+        """Every event of an effect, in order, those from before a `clear_effect` too."""
+        return self._run(queries.history(key))
+
+    def unfinished(self, *, prefix: Key | None = None) -> list[EffectRecord]:
+        """The effects in phase intent or failed, by key; costs by their number. A tuple prefix matches first parts."""
+        return list(self._effects(queries.EffectQuery.unfinished(prefix), None))
+
+    def effects(
+        self,
+        *,
+        phase: str | None = None,
+        prefix: Key | None = None,
+        after: Key | None = None,
+        limit: int | None = None,
+    ) -> Iterator[EffectRecord]:
+        """Every record, by key: strings by code point, then tuples by their parts.
+
+        Raises:
+            ValueError: `phase` is not intent, accepted, uncertain or failed, or `limit` is below 1.
+        """
+        operations.check_limit(limit)
+        self._store.check()
+        return self._effects(queries.EffectQuery(phase, prefix, after), limit)
+
+    def resolve(
+        self,
+        key: Key,
+        outcome: Accepted[Any] | Uncertain | NotPerformed,
+        *,
+        expected_position: int,
+        reason: str,
+    ) -> None:
+        """Record a person's decision about an effect that is not accepted; an owner that runs it then returns this.
+
+        Args:
+            key: The effect's key.
+            outcome: `Accepted(proof)`, `Uncertain()` or `NotPerformed(why)`.
+            expected_position: The position of the record that the person decided on.
+            reason: Why, for the history.
+
+        Raises:
+            EffectConflictError: it is accepted, unknown, or its record is at another position.
+        """
+        self._run(effects.resolve(key, outcome, expected_position, reason))
+
+    def clear_effect(self, key: Key, *, reason: str) -> None:
+        """Let the next call for a key be new work; of an unknown key nothing. The history stays.
+
+        Raises:
+            EffectInFlightError: somebody has it in hands.
+        """
+        self._run(effects.clear_effect(key, reason, self._store.owner_id))
+
+    # --- recovery ----------------------------------------------------------------------------------------------
+
+    def recover(
+        self,
+        from_cursor: int = 0,
+        *,
+        intents: Callable[[Committed], Iterable[Intent]],
+        stream: str | None = None,
+        on_unresolved: str | Callable[[Intent, EffectRecord | None], str] = "retry",
+        on_uncertain: str | Callable[[Intent, EffectRecord], str] = "accept",
+        concurrency: int = 1,
+        limit: int | None = None,
+        progress: Callable[[Cursor, Cursor], Any] | None = None,
+    ) -> Settled:
+        """Walk the operations after a cursor, run or reuse each one's effects, and stop before the first that failed.
+
+        Args:
+            from_cursor: Where to start, exclusive.
+            intents: The `Intent` values that an operation implies, in order. Where it gives a list or tuple, the walk
+                looks one effect ahead, into the next operation too; where it gives an iterator, it goes on with that
+                only after the effects before.
+            stream: Only the operations of this stream.
+            on_unresolved: "retry" (run or reconcile it), "skip" (stop before its operation) or "pass" (leave it
+                unfinished and go on), or a callable of intent and record that says one.
+            on_uncertain: "accept" or "stop", or a callable of intent and record that says one.
+            concurrency: How many operations may be in flight: 1.
+            limit: How many operations to walk.
+            progress: Called with cursor and head, at most ten times a second and once at the end.
+
+        Raises:
+            InvalidCursorError: `from_cursor` is outside the log.
+            ValueError, TypeError: an argument or a policy's answer is of no use.
+            Exception: what `intents` or a policy raised, and the store's errors. An effect's own failure does not
+                raise: it is `Settled.stopped`.
+        """
+        operations.check_cursor_type(from_cursor)
+        operations.check_limit(limit)
+        operations.check_limit(concurrency, "concurrency")
+        check_policies(on_unresolved, on_uncertain)
+        if stream is not None:
+            operations.check_stream(stream)
+        if not callable(intents):
+            raise TypeError(f"intents must be a function of one operation, not {intents!r}")
+        if concurrency != 1:
+            raise ValueError(f"concurrency={concurrency} is not supported yet, only 1")
+        return self._run(
+            recovery.recover(
+                int(from_cursor),
+                intents=intents,
+                stream=stream,
+                on_unresolved=on_unresolved,
+                on_uncertain=on_uncertain,
+                limit=limit,
+                progress=progress,
+                kind=self._kind,
+                owner=self._store.owner_id,
+                check=lambda intent: _refuse_coroutine_functions(run=intent.run, reconcile=intent.reconcile),
+            )
+        )
+
+    def save_cursor(self, name: str, cursor: int, *, stream: str | None = None) -> None:
+        """Keep a cursor under a name (1 to 255 bytes of UTF-8); durable when this returns. No log record.
+
+        Raises:
+            InvalidCursorError: it is outside the log.
+        """
+        self._run(operations.save_cursor(name, cursor, stream))
+
+    def cursor(self, name: str) -> Cursor:
+        """The cursor saved under a name; 0 when none was."""
+        return self._run(operations.cursor(name))
+
+    # --- how it is done ----------------------------------------------------------------------------------------
+
+    def _run(self, protocol: Steps[T]) -> T:
+        return Driver(self._store, self._flights, self._log).run(protocol)
+
+    def _read(self, stream: str | None, after: int, limit: int | None) -> Iterator[Committed]:
+        left = limit
+        has_ended = False
+        while not has_ended and left != 0:
+            page = self._run(operations.page(stream, after, operations.PAGE_RECORDS if left is None else left))
+            for stored in page.operations:
+                yield operations.committed_of(stored, self._kind)
+            left = None if left is None else left - len(page.operations)
+            after, has_ended = page.through, page.ended
+
+    def _effects(self, query: queries.EffectQuery, limit: int | None) -> Iterator[EffectRecord]:
+        left = limit
+        while left != 0:
+            page = self._run(query.next_page(operations.PAGE_RECORDS if left is None else left))
+            if not page:
+                return
+            yield from page
+            left = None if left is None else left - len(page)
+
+
+def _call(
+    key: Any,
+    run: Any,
+    reconcile: Any,
+    request: Any,
+    returns: Any,
+    reconcile_timeout: Any,
+    retry_failed: Any = True,
+) -> effects.EffectCall:
+    _refuse_coroutine_functions(run=run, reconcile=reconcile)
+    return effects.effect_call(
+        key,
+        run=run,
+        reconcile=reconcile,
+        request=request,
+        returns=returns,
+        reconcile_timeout=reconcile_timeout,
+        retry_failed=retry_failed,
+    )
+
+
+def _refuse_coroutine_functions(**functions: Any) -> None:
+    for name, function in functions.items():
+        if _is_coroutine_function(function):
+            raise TypeError(f"{name} is a coroutine function; this journal is synchronous: pass a plain function")
+
+
+def _is_coroutine_function(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:
+    for name, value in (("map_size", map_size), ("max_size", max_size)):
+        if value is None and name == "max_size":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number of bytes, not {type(value).__name__}: {value!r}")
+        if value < MAP_BYTES_MIN:
+            raise ValueError(f"{name} must be at least {MAP_BYTES_MIN} bytes, not {value}")
+    effects.check_seconds(wait_timeout, "wait_timeout")
+    if not callable(clock):
+        raise TypeError(f"clock must be a function that gives nanoseconds, not {clock!r}")
