@@ -7,6 +7,7 @@ Open one with `journal.open`, append operations with `Journal.append`, act with 
 `reconcile`) or `Journal.run_effect` (where the recipient deduplicates), and call `Journal.recover` at start-up.
 """
 
+from journal._drive import Signal
 from journal.errors import (
     CommitFailedError,
     CompactedCursorError,
@@ -26,6 +27,7 @@ from journal.errors import (
     JournalFullError,
     JournalLockedError,
     JournalReadonlyError,
+    Key,
     NotPerformed,
     OperationRefusedError,
     SequenceConflictError,
@@ -76,10 +78,12 @@ __all__ = [
     "JournalFullError",
     "JournalLockedError",
     "JournalReadonlyError",
+    "Key",
     "NotPerformed",
     "OperationRefusedError",
     "SequenceConflictError",
     "Settled",
+    "Signal",
     "Stats",
     "Stop",
     "Uncertain",

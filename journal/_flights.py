@@ -10,7 +10,7 @@ import copy
 import os
 import threading
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final
 
 from journal._core.requests import Enter
 from journal.errors import EffectConflictError, EffectInFlightError, JournalClosedError, Key
@@ -151,10 +151,10 @@ def _check_same(first: Enter, second: Enter) -> None:
 def _own_copy(error: BaseException) -> BaseException:
     """A copy for one who joined: an exception that several raise would mix their tracebacks."""
     try:
-        twin: Any = copy.copy(error)
+        twin: BaseException = copy.copy(error)
     except Exception:  # noqa: BLE001 - a user's exception may refuse to be copied
         return error
     if type(twin) is not type(error):
         return error
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
-    return twin  # type: ignore[no-any-return]  # a copy of an exception is one
+    return twin

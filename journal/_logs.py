@@ -55,12 +55,10 @@ class Log:
 
     def committed(self, position: int, record: LogRecord, elapsed_ms: float | None) -> None:
         """Say that a record was committed."""
-        if self._standard is not None and not self._standard.isEnabledFor(logging.INFO):
-            # The default costs next to nothing: only what is a warning goes on from here.
-            if not isinstance(record, EffectEntry) or _EFFECT_EVENTS[record.phase][0] != "warning":
-                return
+        level, event = _EFFECT_EVENTS[record.phase] if isinstance(record, EffectEntry) else ("info", "")
+        if self._standard is not None and not self._standard.isEnabledFor(_LEVELS[level]):
+            return  # the default costs next to nothing
         if isinstance(record, EffectEntry):
-            level, event = _EFFECT_EVENTS[record.phase]
             self.emit(
                 level,
                 event,
@@ -87,7 +85,7 @@ class Log:
 
 
 def _standard_logger() -> Any:
-    """structlog over the standard library's logger, whatever the application configured of structlog."""
+    """Structlog over the standard library's logger, whatever the application configured of structlog."""
     return structlog.wrap_logger(_STANDARD, processors=[_to_standard], wrapper_class=structlog.stdlib.BoundLogger)
 
 

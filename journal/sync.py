@@ -7,7 +7,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from journal._core import effects, operations, queries, recovery
 from journal._core.operations import append as append_operations
@@ -20,6 +20,7 @@ from journal.errors import Key, NotPerformed
 from journal.options import (
     MAP_BYTES_DEFAULT,
     MAP_BYTES_MIN,
+    PAGE_RECORDS,
     RECONCILE_TIMEOUT_SECONDS,
     WAIT_TIMEOUT_SECONDS,
 )
@@ -118,7 +119,7 @@ class Journal:
         self._log = Log(logger, self._store.header.journal_id)
         self._is_closing = False
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         """The journal itself."""
         return self
 
@@ -256,7 +257,15 @@ class Journal:
         """
         if reconcile is None:
             raise TypeError("effect needs a reconcile; for a recipient that deduplicates by the key use run_effect")
-        call = _call(key, run, reconcile, request, returns, reconcile_timeout)
+        _refuse_coroutine_functions(run=run, reconcile=reconcile)
+        call = effects.effect_call(
+            key,
+            run=run,
+            reconcile=reconcile,
+            request=request,
+            returns=returns,
+            reconcile_timeout=reconcile_timeout,
+        )
         return self._run(effects.effect(call, self._store.owner_id))
 
     def run_effect(
@@ -287,7 +296,10 @@ class Journal:
             EffectInFlightError, EffectConflictError, CorruptRecordError: as `effect`.
             Exception: whatever `run` raised.
         """
-        call = _call(key, run, None, request, returns, RECONCILE_TIMEOUT_SECONDS, retry_failed)
+        _refuse_coroutine_functions(run=run)
+        call = effects.effect_call(
+            key, run=run, reconcile=None, request=request, returns=returns, retry_failed=retry_failed
+        )
         return self._run(effects.run_effect(call, self._store.owner_id))
 
     def step(self, key: Key, body: Callable[[], Any], *, returns: Any = None) -> Any:
@@ -442,7 +454,7 @@ class Journal:
         left = limit
         has_ended = False
         while not has_ended and left != 0:
-            page = self._run(operations.page(stream, after, operations.PAGE_RECORDS if left is None else left))
+            page = self._run(operations.page(stream, after, PAGE_RECORDS if left is None else left))
             for stored in page.operations:
                 yield operations.committed_of(stored, self._kind)
             left = None if left is None else left - len(page.operations)
@@ -451,32 +463,11 @@ class Journal:
     def _effects(self, query: queries.EffectQuery, limit: int | None) -> Iterator[EffectRecord]:
         left = limit
         while left != 0:
-            page = self._run(query.next_page(operations.PAGE_RECORDS if left is None else left))
+            page = self._run(query.next_page(PAGE_RECORDS if left is None else left))
             if not page:
                 return
             yield from page
             left = None if left is None else left - len(page)
-
-
-def _call(
-    key: Any,
-    run: Any,
-    reconcile: Any,
-    request: Any,
-    returns: Any,
-    reconcile_timeout: Any,
-    retry_failed: Any = True,
-) -> effects.EffectCall:
-    _refuse_coroutine_functions(run=run, reconcile=reconcile)
-    return effects.effect_call(
-        key,
-        run=run,
-        reconcile=reconcile,
-        request=request,
-        returns=returns,
-        reconcile_timeout=reconcile_timeout,
-        retry_failed=retry_failed,
-    )
 
 
 def _refuse_coroutine_functions(**functions: Any) -> None:

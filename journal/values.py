@@ -26,7 +26,7 @@ class Committed(msgspec.Struct, frozen=True):
     """A committed operation.
 
     `sequence` and `position` start at 1, `at` is in nanoseconds since the epoch. `repeated` says that the op_id had
-    been committed before: everything else is then as it was the first time.
+    been committed before: everything else is then as it was the first time. `epoch` counts the stream's resets, from 1.
     """
 
     stream: str
@@ -37,6 +37,11 @@ class Committed(msgspec.Struct, frozen=True):
     at: int
     operation: Any
     repeated: bool = False
+    epoch: int = 1
+
+    def effect_key(self, action: str, *subject: str | int) -> tuple[str | int, ...]:
+        """The key of one effect of this operation: after a reset of the stream it is another, so new work."""
+        return (self.stream, self.epoch, self.op_id, action, *subject)
 
 
 class AlreadyCommitted(msgspec.Struct, frozen=True):

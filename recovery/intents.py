@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -65,7 +65,7 @@ class Settled(int):
         reconciled: int = 0,
         uncertain: int = 0,
         passed: int = 0,
-    ) -> Settled:
+    ) -> Self:
         """A settled cursor with its counts."""
         self = super().__new__(cls, cursor)
         self.stopped = stopped
@@ -92,6 +92,4 @@ class Settled(int):
 
 def _settled(cursor: int, stopped: Stop | None, counts: tuple[int, int, int, int, int]) -> Settled:
     ran, reused, reconciled, uncertain, passed = counts
-    return Settled(
-        cursor, stopped, ran=ran, reused=reused, reconciled=reconciled, uncertain=uncertain, passed=passed
-    )
+    return Settled(cursor, stopped, ran=ran, reused=reused, reconciled=reconciled, uncertain=uncertain, passed=passed)

@@ -50,7 +50,13 @@ from journal.errors import (
     Key,
     NotPerformed,
 )
-from journal.options import PROOF_BYTES_MAX, REASON_BYTES_MAX, TEXT_CHARS_MAX, VALUE_BYTES_MAX
+from journal.options import (
+    PROOF_BYTES_MAX,
+    REASON_BYTES_MAX,
+    RECONCILE_TIMEOUT_SECONDS,
+    TEXT_CHARS_MAX,
+    VALUE_BYTES_MAX,
+)
 from journal.records import EffectEntry, Guarantee, Phase, StepRecord, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from recovery import Holder, Verdict, decide
@@ -102,7 +108,7 @@ def effect_call(
     reconcile: Any,
     request: Any,
     returns: Any,
-    reconcile_timeout: Any,
+    reconcile_timeout: Any = RECONCILE_TIMEOUT_SECONDS,
     retry_failed: Any = True,
 ) -> EffectCall:
     """The call, checked; with a `reconcile` it is at most once, without idempotent.
@@ -164,9 +170,7 @@ def settle(
         if state is not None and state.entry.phase in SETTLED:
             yield _reused(call, state)
             return _settled(call, state, "reused")
-        entered: Flight | None = yield Enter(
-            "effect", call.key, call.form, call.guarantee, call.request
-        )
+        entered: Flight | None = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
         if entered is not None:
             return (yield from _in_flight(_Attempt(call, owner, following), entered, None))
 

@@ -45,8 +45,7 @@ TRANSITIONS: Final[dict[Phase | None, frozenset[Phase]]] = {
 }
 
 PERSON_ONLY: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
-    {(Phase.UNCERTAIN, outcome) for outcome in _EVERY_OUTCOME}
-    | {(Phase.FAILED, outcome) for outcome in _EVERY_OUTCOME}
+    {(Phase.UNCERTAIN, outcome) for outcome in _EVERY_OUTCOME} | {(Phase.FAILED, outcome) for outcome in _EVERY_OUTCOME}
 )
 """Transitions that only `resolve` makes."""
 

@@ -58,7 +58,7 @@ def append(
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
-    if not isinstance(item, tuple | list) or len(item) != 2:  # noqa: PLR2004 - a pair has two parts
+    if not isinstance(item, tuple | list) or len(item) != 2:
         raise TypeError(f"operations are pairs of op_id and operation, not {type(item).__name__}: {item!r}")
     return item[0], item[1]
 
@@ -110,7 +110,7 @@ def _decide_append(
                     payload_hash=new.payload_hash,
                     payload_bytes=len(new.payload),
                 )
-                answer = Committed(stream, sequence, position, new.op_id, actor, txn.at, new.operation)
+                answer = Committed(stream, sequence, position, new.op_id, actor, txn.at, new.operation, epoch=epoch)
                 to_append.append((record, new.payload))
                 fresh[new.op_id] = answer
                 answers.append(answer)
@@ -143,7 +143,15 @@ def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = Fals
     except msgspec.DecodeError as error:
         raise CorruptRecordError(stored.position, f"its payload: {error}", stream=head.stream) from error
     return Committed(
-        head.stream, head.sequence, stored.position, head.op_id, head.actor, head.at, operation, is_repeated
+        head.stream,
+        head.sequence,
+        stored.position,
+        head.op_id,
+        head.actor,
+        head.at,
+        operation,
+        is_repeated,
+        head.epoch,
     )
 
 

@@ -114,7 +114,7 @@ def _checked(encode: Any, value: object, expected: Any, bytes_max: int, advice: 
 def _is_equal(value: object, decoded: object) -> bool:
     try:
         return bool(value == decoded)
-    except Exception:  # a user's __eq__ may raise anything; then it is not equal
+    except Exception:  # noqa: BLE001 - a user's __eq__ may raise anything; then it is not equal
         return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from journal._core.keys import key_form, prefix_form
@@ -68,7 +69,7 @@ def history(key: Any) -> Steps[list[EffectEvent]]:
     states: list[EffectState] = [] if last is None else [last]
     while states and states[-1].entry.previous:
         before = states[-1].entry.previous
-        states += yield Read(lambda view, before=before: _events_back(view, before))
+        states += yield Read(partial(_events_back, position=before))
     return [event_of(state) for state in reversed(states)]
 
 

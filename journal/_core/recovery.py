@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
@@ -53,10 +53,20 @@ def recover(
     """Walk the operations after a cursor; the arguments are checked."""
     head: int = yield Read(lambda view: view.head())
     check_cursor(from_cursor, head)
-    walker = walk(
-        from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit
-    )
-    hand = _Hand(stream, from_cursor, kind, owner, progress, check)
+    walker = walk(from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit)
+    hand = _Hand(stream, from_cursor, kind=kind, owner=owner, progress=progress, check=check)
+    try:
+        settled = yield from _follow(walker, hand)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from hand.withdraw()
+        raise
+    yield _note_of(settled)
+    return settled
+
+
+def _follow(walker: Generator[Any, Any, Settled], hand: _Hand) -> Steps[Settled]:
     try:
         question = next(walker)
         while True:
@@ -68,13 +78,7 @@ def recover(
                 question = walker.send(answer)
     except StopIteration as end:
         settled: Settled = end.value
-    except GeneratorExit:
-        raise
-    except BaseException:
-        yield from hand.withdraw()
-        raise
-    yield _note_of(settled)
-    return settled
+        return settled
 
 
 class _Hand:
@@ -84,6 +88,7 @@ class _Hand:
         self,
         stream: str | None,
         after: int,
+        *,
         kind: Any,
         owner: int,
         progress: Callable[..., Any] | None,
@@ -176,9 +181,7 @@ class _Hand:
         except CorruptRecordError:
             return
         if record_of(state) is None:
-            change = EffectChange(
-                phase=Phase.FAILED, guarantee=call.guarantee, request=call.request, reason=PASSED
-            )
+            change = EffectChange(phase=Phase.FAILED, guarantee=call.guarantee, request=call.request, reason=PASSED)
             yield Commit(advance(call.form, 0 if state is None else state.position, change))
 
     def _report(self, report: Report) -> Steps[None]:

@@ -14,8 +14,17 @@ import msgspec
 if TYPE_CHECKING:
     from journal._core.ledger import EffectState
     from journal.errors import Key
+    from journal.records import (
+        CursorRow,
+        EffectEntry,
+        Guarantee,
+        LogRecord,
+        OperationRecord,
+        Phase,
+        StepRecord,
+        StreamRow,
+    )
     from journal.values import Cursor
-    from journal.records import CursorRow, EffectEntry, Guarantee, LogRecord, OperationRecord, Phase, StepRecord, StreamRow
 
 T = TypeVar("T")
 
@@ -208,4 +217,3 @@ Request = Read | Commit | Call | Decide | Ask | Enter | IsAlive | Pause | Progre
 
 Steps = Generator[Any, Any, T]
 """A protocol that returns a `T`."""
-

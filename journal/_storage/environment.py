@@ -197,9 +197,7 @@ def _open_any_size(directory: str, *, readonly: bool, map_bytes: int) -> lmdb.En
             map_bytes //= 2
 
 
-def _open(
-    path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False
-) -> lmdb.Environment:
+def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False) -> lmdb.Environment:
     return lmdb.open(
         path,
         # Round up to whole pages: LMDB takes any number and uses no part of a page.
@@ -222,4 +220,3 @@ def _open(
         # Two engines are linked in, and an environment variable can change the default: name the one of our format.
         lib_version=0,
     )
-

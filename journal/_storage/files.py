@@ -80,7 +80,7 @@ def has_journal(directory: str) -> bool:
         return False
     if OWNERS_FILE in names or LMDB_LOCK_FILE in names:
         raise UnsupportedFormatError(directory, f"the lock files of a journal whose {DATA_FILE} is gone", SUPPORTED)
-    raise UnsupportedFormatError(directory, f"a directory of other files ({sorted(names)[0]!r})", SUPPORTED)
+    raise UnsupportedFormatError(directory, f"a directory of other files ({min(names)!r})", SUPPORTED)
 
 
 def check_data_file(directory: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import resource
 import secrets
@@ -16,6 +15,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import lmdb
@@ -81,7 +81,9 @@ class Store:
                 raise JournalLockedError(directory, other_pid)
             descriptors: list[int] = []
             try:
-                self._environment = _open_environment(directory, readonly=readonly, map_size=map_size, max_size=max_size)
+                self._environment = _open_environment(
+                    directory, readonly=readonly, map_size=map_size, max_size=max_size
+                )
                 self.header = _read_header(self._environment, directory)
                 self._genesis = digest(self.header.journal_id.encode())
                 self._owner: owners.Owner | None = None
@@ -153,7 +155,7 @@ class Store:
         page = [(b"", b"")]
         while page:
             after = page[-1][0]
-            page = self.read(lambda view, after=after: view.page_of_rows(after, PAGE_SCAN_RECORDS))
+            page = self.read(partial(StoreView.page_of_rows, after=after, limit=PAGE_SCAN_RECORDS))
             rows.update(key[:1] for key, _ in page)
             phases.update(value[8] for key, value in page if key[:1] in (layout.UNFINISHED, layout.SETTLED))
         map_bytes, used_bytes = self._environment.sizes()
@@ -312,6 +314,7 @@ class Store:
         if not is_same:
             self._closed_because = f"its {files.DATA_FILE} was replaced or deleted while it was open"
             raise JournalClosedError(self.directory, self._closed_because)
+
 
 def _prepare_directory(directory: str, *, create: bool, clock: Callable[[], int], wait_timeout: float) -> None:
     if not files.has_journal(directory):

@@ -84,4 +84,3 @@ def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:
             (layout.identity_key(record.stream, record.epoch, record.op_id), place),
         ]
     return [(layout.form_key(layout.STEP, record.key), place)]
-

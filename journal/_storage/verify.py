@@ -8,6 +8,7 @@ held against the record that it names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,7 +40,7 @@ def _log_findings(read: Reader, genesis: bytes, head: int) -> Iterator[Finding]:
     expected, before = 1, genesis
     while expected <= head:
         try:
-            page = read(lambda view, after=expected - 1: view.page_of_log(after, PAGE_RECORDS))
+            page = read(partial(StoreView.page_of_log, after=expected - 1, limit=PAGE_RECORDS))
         except CorruptRecordError as error:
             yield Finding("log", expected, error.reason)
             return
@@ -73,7 +74,7 @@ def _record_findings(read: Reader, position: int, record: LogRecord, payload: by
         yield Finding("log", position, "its payload is not the one that was committed")
     for key, content in index_rows(position, record):
         try:
-            problem = read(lambda view, key=key, content=content: _row_problem(view, key, content, record, position))
+            problem = read(partial(_row_problem, key=key, content=content, record=record, position=position))
         except CorruptRecordError as error:
             problem = error.reason
         if problem:
@@ -101,7 +102,7 @@ def _row_findings(read: Reader, head: int) -> Iterator[Finding]:
     after = b""
     while True:
         try:
-            page = read(lambda view, after=after: view.page_of_rows(after, PAGE_RECORDS))
+            page = read(partial(StoreView.page_of_rows, after=after, limit=PAGE_RECORDS))
         except CorruptRecordError as error:
             yield Finding("log", None, error.reason)
             return
@@ -117,7 +118,7 @@ def _row_findings(read: Reader, head: int) -> Iterator[Finding]:
                 content = layout.unseal(key, value)
                 position = _place(key, content)
                 if position is not None and position <= head:
-                    problem = read(lambda view, key=key, position=position: _named_problem(view, key, position))
+                    problem = read(partial(_named_problem, key=key, position=position))
                     if problem:
                         yield Finding(table, position, problem)
             except (layout.DamagedRowError, CorruptRecordError) as error:

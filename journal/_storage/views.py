@@ -14,8 +14,7 @@ import lmdb
 import msgspec
 
 from journal._core.keys import has_prefix, key_of
-from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES
-from journal._core.ledger import EffectState
+from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState
 from journal._core.requests import OperationPage, StoredOperation
 from journal._storage import layout
 from journal.errors import CorruptRecordError, Key
@@ -59,10 +58,13 @@ class StoreView:
     def tail(self) -> tuple[int, bytes]:
         """The last position of the log and its digest; 0 and the journal's own when it is empty."""
         with self._txn.cursor() as cursor:
-            if not _moved(cursor.last) or cursor.key()[:1] != layout.LOG:
+            if not _moved(cursor.last):
                 return 0, self._genesis
-            position = layout.position_of(cursor.key())
-            return position, self._unframe(position, cursor.value()).digest
+            key, value = _item(cursor)
+            if key[:1] != layout.LOG:
+                return 0, self._genesis
+            position = layout.position_of(key)
+            return position, self._unframe(position, value).digest
 
     def frame(self, position: int) -> Frame:
         """A log record's parts.
@@ -98,10 +100,10 @@ class StoreView:
         with self._txn.cursor() as cursor:
             found = _moved(cursor.set_range, prefix + b"\xff" * 8)
             if found:
-                self._check_row(cursor.key(), cursor.value())
+                self._check_row(*_item(cursor))
             if not _moved(cursor.prev if found else cursor.last):
                 return 0
-            key, value = cursor.item()
+            key, value = _item(cursor)
         content = self._check_row(key, value)
         if not key.startswith(prefix) or layout.unpack_u64(key[-8:]) <= row.epoch_position:
             return 0
@@ -150,18 +152,16 @@ class StoreView:
 
     def _all_operations(self, after: int, limit: int) -> OperationPage:
         found: list[StoredOperation] = []
-        size = scanned = 0
+        size = 0
         position = after
-        for key, value in self._scan(layout.log_key(after + 1), layout.LOG):
-            if layout.position_of(key) != position + 1:
-                raise CorruptRecordError(position + 1, "it is missing from the log")
-            position += 1
-            scanned += 1
+        for position, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), after + 1):
+            if layout.position_of(key) != position:
+                raise CorruptRecordError(position, "it is missing from the log")
             stored = self._operation_or_none(position, value)
             if stored is not None:
                 found.append(stored)
                 size += stored.head.payload_bytes
-            if len(found) >= limit or size >= PAGE_BYTES_MAX or scanned >= PAGE_SCAN_RECORDS:
+            if len(found) >= limit or size >= PAGE_BYTES_MAX or position - after >= PAGE_SCAN_RECORDS:
                 return OperationPage(found, position, False)
         return OperationPage(found, position, True)
 
@@ -335,16 +335,16 @@ class StoreView:
         with self._txn.cursor() as cursor:
             found = _moved(cursor.set_range, key)
             if found:
-                if cursor.key() <= key:
+                if _item(cursor)[0] <= key:
                     raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
                 self._check_any(cursor, form)
             if _moved(cursor.prev if found else cursor.last):
-                if cursor.key() >= key:
+                if _item(cursor)[0] >= key:
                     raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
                 self._check_any(cursor, form)
 
     def _check_any(self, cursor: lmdb.Cursor, form: bytes | None) -> None:
-        key, value = cursor.item()
+        key, value = _item(cursor)
         try:
             if key[:1] == layout.LOG:
                 layout.unframe(layout.position_of(key), value)
@@ -366,7 +366,8 @@ class StoreView:
             try:
                 if not cursor.set_range(start):
                     return
-                for key, value in cursor:
+                rows: Any = cursor  # bytes, since buffers were not asked for
+                for key, value in rows:
                     if not key.startswith(prefix):
                         return
                     yield key, value
@@ -375,10 +376,11 @@ class StoreView:
 
     def _get(self, key: bytes) -> bytes | None:
         try:
-            value: bytes | None = self._txn.get(key)
+            value: Any = self._txn.get(key)  # bytes, since buffers were not asked for
         except _DAMAGED as error:
             raise CorruptRecordError(None, f"a page of the data file: {error}") from error
-        return value
+        found: bytes | None = value
+        return found
 
     def _unframe(self, position: int, value: bytes) -> Frame:
         try:
@@ -395,6 +397,13 @@ class StoreView:
 
 def _key_or_none(form: bytes | None) -> Key | None:
     return None if form is None else key_of(form)
+
+
+def _item(cursor: lmdb.Cursor) -> tuple[bytes, bytes]:
+    key: Any
+    value: Any
+    key, value = cursor.item()  # bytes, since buffers were not asked for
+    return key, value
 
 
 def _moved(move: Any, *arguments: Any) -> bool:
