@@ -55,7 +55,7 @@ def test_only_storage_imports_lmdb() -> None:
 
 def test_importing_the_library_brings_no_extra() -> None:
     """`import journal` works with the declared dependencies alone, and leaves out what only the demo needs."""
-    unwanted = {"typer", "rich", "click", "http.server", "sqlite3", "multiprocessing"}
+    unwanted = {"typer", "click", "http.server", "sqlite3", "multiprocessing"}
     program = "import sys, journal, recovery; print(*sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

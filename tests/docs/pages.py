@@ -109,6 +109,7 @@ def check_output(block: Block, expected: str, given: str) -> None:
 
 def run_page(page: pathlib.Path) -> None:
     """Run the blocks of `page` in the working directory."""
+    sys.path.insert(0, "")  # a block imports what a block before it wrote
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
     for block in read_blocks(page):
