@@ -57,10 +57,19 @@ def test_no_fence_of_tildes_escapes() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_named_is_there(page: pathlib.Path) -> None:
-    """A path of the tree that a page names in code type leads somewhere."""
-    paths = re.findall(r"`((?:journal|recovery|tests|benchmarks|docs)/[\w/.\-]*)(?:::\w+)?`", page.read_text("utf-8"))
+    """A path of the tree that a page names in code type leads somewhere, and so does a test in it."""
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:journal|recovery|tests|benchmarks|docs)/[\w/.\-]*)(?:::(\w+))?`", text)
+    scripts = re.findall(r"python -m benchmarks (\w+)", text)
+    missing = [path for path, _ in named if not (ROOT / path).exists()]
+    missing += [script for script in scripts if not (ROOT / "benchmarks" / f"{script}.py").exists()]
+    missing += [
+        f"{path}::{test}"
+        for path, test in named
+        if test and path not in missing and f"def {test}(" not in (ROOT / path).read_text(encoding="utf-8")
+    ]
 
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert missing == []
 
 
 def commands() -> list[str]:
