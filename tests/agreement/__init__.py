@@ -1,0 +1,1 @@
+"""The contract in scenarios, through the public API alone, the same for every façade."""

@@ -1,0 +1,92 @@
+"""A journal that is full: new work is refused, what is in flight gets its outcome, and everything can be read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from journal import Accepted, Journal, JournalFullError
+
+from .support import Stub, accept, leave_open, unused
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def small(open_journal: Callable[..., Journal]) -> Journal:
+    """A journal with a low ceiling."""
+    return open_journal(map_size=4 * MIB, max_size=16 * MIB)
+
+
+def fill(j: Journal) -> int:
+    """Appends until the journal is full, smaller and smaller operations, and gives how many there were."""
+    count = 0
+    for size in (100_000, 1_000, 10):
+        while True:
+            try:
+                j.append("filler", "x" * size, op_id=str(count))
+            except JournalFullError:
+                break
+            count += 1
+            assert count < 100_000
+    return count
+
+
+def test_map_grows_by_itself_up_to_its_ceiling(small: Journal) -> None:
+    """More is written than the map was at first; then `JournalFullError`, and what was acknowledged is there."""
+    count = fill(small)
+
+    assert [c.sequence for c in small.read("filler")] == list(range(1, count + 1))
+    assert sum(len(c.operation) for c in small.read()) > 4 * MIB
+    assert small.head() == count
+
+
+def test_full_journal_refuses_new_effects_before_they_run(small: Journal) -> None:
+    """No intent, no run."""
+    fill(small)
+    run = unused()
+
+    with pytest.raises(JournalFullError):
+        small.effect("k", run=run, reconcile=unused())
+
+    assert run.count == 0
+    assert small.record("k") is None
+
+
+def test_outcome_of_an_effect_in_flight_is_written(small: Journal) -> None:
+    """A reserve is kept for outcomes: the journal fills up during the run, and the outcome is recorded."""
+
+    def run() -> str:
+        fill(small)
+        return "m-1" * 1000
+
+    outcome = small.effect("k", run=run, reconcile=unused())
+
+    assert outcome == Accepted("m-1" * 1000, "run")
+    assert small.effect("k", run=unused(), reconcile=unused()) == outcome
+
+
+def test_open_effects_of_a_full_journal_can_be_settled(small: Journal) -> None:
+    """What was in flight when it filled up is reconciled as ever."""
+    keys = [("k", index) for index in range(20)]
+    for key in keys:
+        leave_open(small, key)
+    fill(small)
+
+    outcomes: list[Any] = [small.effect(key, run=unused(), reconcile=Stub("m", None)) for key in keys]
+
+    assert outcomes == [Accepted("m", "reconcile")] * 20
+    assert small.unfinished() == []
+
+
+def test_full_journal_is_readable_and_opens(open_journal: Callable[..., Journal], small: Journal) -> None:
+    """Reading, reuse and reopening need no room; a higher ceiling makes room."""
+    accept(small, "k", "m-1")
+    count = fill(small)
+
+    assert len(list(small.read())) == count
+    assert small.effect("k", run=unused(), reconcile=unused()) == Accepted("m-1", "run")
+    small.close()
+    again = open_journal()
+    assert again.append("filler", "more", op_id="more").sequence == count + 1
+    assert again.effect("u", run=lambda: 1, reconcile=unused()) == Accepted(1, "run")

@@ -1,0 +1,298 @@
+"""The other end of `Peer`: one process, one scenario, one line of JSON for each thing that it says.
+
+It dies without unwinding where it is told to. It is never imported by a test.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import journal
+from journal import Accepted, JournalError, JournalForkedError, NotPerformed, Uncertain
+
+from .support import FileRecipient, Key, nested, to_key
+
+
+def say(word: str, **facts: Any) -> None:
+    """Says one thing."""
+    os.write(1, (json.dumps({"word": word, "pid": os.getpid(), **facts}) + "\n").encode())
+
+
+def listen() -> str:
+    """Waits for a word; an empty one says that nobody will speak again."""
+    return sys.stdin.readline().strip()
+
+
+def die() -> None:
+    """Ends this process without unwinding."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def perform(action: str, key: Key, recipient: FileRecipient, path: Path) -> None:
+    """Does one of the things that a run, a reconcile or a body can be made of."""
+    if action == "deliver":
+        recipient.deliver(key)
+    elif action == "listen":
+        obey(path)
+    elif action == "fork":
+        fork_a_bystander()
+    elif action == "die":
+        die()
+    elif action == "absent":
+        raise NotPerformed("told so")
+    elif action == "interrupt":
+        raise KeyboardInterrupt
+    elif action == "raise":
+        raise RuntimeError("told so")
+    else:
+        say(action)
+
+
+def obey(path: Path) -> None:
+    """Does what it is told until it is told to return."""
+    while (word := listen()) != "return":
+        if word == "copy":
+            shutil.copytree(path, path.with_name("copy"))
+            say("copied")
+        elif word in ("raise", ""):
+            raise RuntimeError("told so")
+        elif word == "absent":
+            raise NotPerformed("told so")
+        else:
+            raise KeyboardInterrupt
+
+
+def fork_a_bystander() -> None:
+    """Forks a child that outlives this process and does nothing."""
+    child = os.fork()
+    if child == 0:
+        sys.stdin.close()
+        os.close(1)
+        while True:
+            signal.pause()
+    say("forked", child=child)
+
+
+def call(
+    path: str,
+    *,
+    recipient: str,
+    key: Any,
+    method: str = "effect",
+    run: list[str],
+    reconcile: list[str] | None = None,
+    request: Any = None,
+    request_set: list[str] | None = None,
+    wait: bool = False,
+    after: str = "",
+    options: dict[str, Any] | None = None,
+    now: int | None = None,
+) -> None:
+    """One call of `effect`, `run_effect` or `step`; its run gives the process that ran, its reconcile what is found."""
+    where, made, asked = Path(path), FileRecipient(Path(recipient)), to_key(key)
+    settings = dict(options or {})
+    if now is not None:
+        settings["clock"] = lambda: now
+
+    def work() -> int:
+        for action in run:
+            perform(action, asked, made, where)
+        return os.getpid()
+
+    def ask(_: Any) -> int | None:
+        for action in reconcile or []:
+            if action not in ("find", "prove"):
+                perform(action, asked, made, where)
+        found = made.find(asked)
+        if found is None and "prove" in (reconcile or []):
+            raise NotPerformed("no record")
+        return found
+
+    with journal.open(path, **settings) as j:
+        say("opened")
+        if wait:
+            listen()
+        bound = set(request_set) if request_set is not None else request
+        try:
+            if method == "effect":
+                outcome = j.effect(asked, run=work, reconcile=ask, request=bound)
+                if isinstance(outcome, Accepted):
+                    say("accepted", proof=outcome.proof, via=outcome.via)
+                else:
+                    assert outcome == Uncertain()
+                    say("uncertain")
+            elif method == "run_effect":
+                say("accepted", proof=j.run_effect(asked, work, request=bound))
+            else:
+                say("accepted", proof=j.step(asked, work))
+        except BaseException as error:
+            say("raised", error=type(error).__name__, reason=getattr(error, "reason", None))
+        if after == "close":
+            j.close()
+            say("closed")
+        listen()
+
+
+def append(
+    path: str,
+    *,
+    recipient: str,
+    stream: str,
+    op_ids: list[str],
+    expected: int | None = None,
+    wait: bool = False,
+    after: str = "",
+) -> None:
+    """Appends one operation after the other and says each answer."""
+    with journal.open(path) as j:
+        say("opened")
+        if wait:
+            listen()
+        for op_id in op_ids:
+            try:
+                c = j.append(stream, {"op": op_id}, op_id=op_id, expected=expected)
+            except JournalError as error:
+                say("raised", error=type(error).__name__)
+            else:
+                assert not isinstance(c, journal.AlreadyCommitted)
+                say("appended", op_id=op_id, position=c.position, sequence=c.sequence, repeated=c.repeated)
+        if after == "die":
+            die()
+        listen()
+
+
+def flood(path: str, *, recipient: str) -> None:
+    """Appends for ever."""
+    with journal.open(path) as j:
+        say("opened")
+        count = 0
+        while True:
+            count += 1
+            j.append("flood", count, op_id=str(count))
+
+
+def look(path: str, *, recipient: str, options: dict[str, Any] | None = None) -> None:
+    """Opens the journal and says what is in it, or why it does not open."""
+    try:
+        with journal.open(path, **(options or {})) as j:
+            operations = [[c.stream, c.sequence, c.position, c.operation] for c in j.read()]
+            records = [[r.key, r.phase, r.attempts, r.proof] for r in j.effects()]
+            say("looked", head=j.head(), operations=operations, records=records)
+    except (JournalError, OSError) as error:
+        say("raised", error=type(error).__name__, message=str(error))
+
+
+def write(path: str, *, recipient: str) -> None:
+    """Opens the journal and, for each word, appends an operation of that name and saves it as a cursor."""
+    with journal.open(path) as j:
+        say("opened")
+        while word := listen():
+            c = j.append("written", word, op_id=word)
+            j.save_cursor(word, c.position)
+            say("written", position=c.position)
+
+
+def _reaped(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fork_use(path: str, *, recipient: str) -> None:
+    """Forks with an open journal: the child says what each method raises, the parent goes on."""
+    j = journal.open(path)
+    j.append("s", 1, op_id="before")
+    calls: dict[str, Callable[[], Any]] = {
+        "append": lambda: j.append("s", 2, op_id="child"),
+        "append_all": lambda: j.append_all("s", [("child", 2)]),
+        "read": lambda: list(j.read()),
+        "streams": j.streams,
+        "head": j.head,
+        "effect": lambda: j.effect("k", run=lambda: 1, reconcile=lambda _: None),
+        "run_effect": lambda: j.run_effect("k", lambda: 1),
+        "step": lambda: j.step("k", lambda: 1),
+        "record": lambda: j.record("k"),
+        "unfinished": j.unfinished,
+        "effects": lambda: list(j.effects()),
+        "history": lambda: j.history("k"),
+        "clear_effect": lambda: j.clear_effect("k", reason="r"),
+        "recover": lambda: j.recover(0, intents=lambda _: []),
+        "save_cursor": lambda: j.save_cursor("c", 1),
+        "cursor": lambda: j.cursor("c"),
+    }
+    for name, method in calls.items():
+        child = os.fork()
+        if child == 0:
+            try:
+                method()
+            except JournalForkedError as error:
+                assert str(error)
+                sys.exit(3)  # an ordinary exit: what the interpreter does at its end must not harm the parent
+            sys.exit(4)
+        say("child", method=name, status=_reaped(child))
+        j.append("s", name, op_id=name)
+    say("parent", head=j.head(), operations=[c.operation for c in j.read()])
+    j.close()
+
+
+def fork_open(path: str, *, recipient: str) -> None:
+    """Forks with an open journal: the child opens it for itself and appends, the parent goes on."""
+    j = journal.open(path)
+    j.append("s", "before", op_id="before")
+    child = os.fork()
+    if child == 0:
+        with journal.open(path) as own:
+            own.append("s", "child", op_id="child")
+        sys.exit(3)
+    status = _reaped(child)
+    j.append("s", "after", op_id="after")
+    say("parent", status=status, operations=[c.operation for c in j.read()])
+    j.close()
+
+
+def try_values(path: str, *, recipient: str) -> None:
+    """Gives values that nest far too deep to every method, one process for all: none may end it."""
+    deep = nested(100_000)
+    with journal.open(path) as j:
+        say("opened")
+        for name, function in {
+            "append": lambda: j.append("s", deep, op_id="1"),
+            "effect": lambda: j.effect("e", run=lambda: deep, reconcile=lambda _: None),
+            "request": lambda: j.effect("q", run=lambda: 1, reconcile=lambda _: None, request=deep),
+            "run_effect": lambda: j.run_effect("r", lambda: deep),
+            "step": lambda: j.step("s", lambda: deep),
+        }.items():
+            try:
+                function()
+            except Exception as error:
+                say("raised", method=name, error=type(error).__name__, reason=getattr(error, "reason", None))
+            else:
+                say("returned", method=name)
+
+
+def wait_for_ever(path: str, *, recipient: str) -> None:
+    """Opens and does nothing."""
+    with journal.open(path):
+        say("opened")
+        while listen():
+            time.sleep(0)
+
+
+SCENARIOS: dict[str, Callable[..., None]] = {
+    "call": call,
+    "append": append,
+    "flood": flood,
+    "look": look,
+    "write": write,
+    "fork_use": fork_use,
+    "fork_open": fork_open,
+    "try_values": try_values,
+    "wait_for_ever": wait_for_ever,
+}
+
+if __name__ == "__main__":
+    SCENARIOS[sys.argv[1]](**json.loads(sys.argv[2]))
