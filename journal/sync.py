@@ -448,6 +448,7 @@ class Journal:
     # --- how it is done ----------------------------------------------------------------------------------------
 
     def _run(self, protocol: Steps[T]) -> T:
+        self._store.check()
         return Driver(self._store, self._flights, self._log).run(protocol)
 
     def _read(self, stream: str | None, after: int, limit: int | None) -> Iterator[Committed]:

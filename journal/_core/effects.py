@@ -477,8 +477,8 @@ def resolve(key: Any, outcome: Any, expected_position: Any, reason: Any) -> Step
     """The protocol of `Journal.resolve`: a person's decision, made against a record that the person has seen."""
     form = key_form(key)
     check_reason(reason)
-    if not isinstance(expected_position, int) or isinstance(expected_position, bool) or expected_position < 1:
-        raise ValueError(f"expected_position must be the record's position, 1 or more, not {expected_position!r}")
+    if not isinstance(expected_position, int) or isinstance(expected_position, bool):
+        raise TypeError(f"expected_position must be the record's position, an int, not {expected_position!r}")
     facts = _resolution(outcome)
 
     def decide_resolution(txn: Transaction) -> EffectState:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import lmdb.verify
 
@@ -175,6 +175,7 @@ def _read_meta(directory: str, page: bytes) -> tuple[int, int]:
 
 def _verify(path: str) -> list[str]:
     try:
-        return list(lmdb.verify.verify(path, subdir=False))
+        verify: Any = lmdb.verify.verify  # it has no annotations
+        return list(verify(path, subdir=False))
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes of the verifier, it is damaged
         return [f"{type(error).__name__}: {error}"]

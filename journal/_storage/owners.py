@@ -51,7 +51,7 @@ class Owner:
 def is_alive(descriptor: int, owner: int, row: OwnerRow | None) -> bool:
     """Whether another owner than ours lives, as seen from our descriptor of the owners' file."""
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
-    is_locked = _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
+    is_locked: bool = _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
     if row is None:
         return is_locked
     if is_locked:

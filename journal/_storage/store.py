@@ -253,12 +253,12 @@ class Store:
         """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
         with self._environment.write() as txn:
             view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self._has_owner_row)
-            answers: list[tuple[Entry, Any, int]] = []
+            answers: list[tuple[Entry, Any, int, int]] = []
             for index, entry in enumerate(entries):
                 view.at = entry.at
                 count = len(view.appended)
                 try:
-                    answers.append((entry, entry.decide(view), count))
+                    answers.append((entry, entry.decide(view), count, len(view.appended)))
                 except lmdb.Error:
                     raise
                 except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
@@ -269,8 +269,7 @@ class Store:
             if view.has_changes:
                 self._commit_known(txn, view)
             self._has_owner_row = view.has_owner_row
-        ends = [count for _, _, count in answers[1:]] + [len(view.appended)]
-        for (entry, answer, start), end in zip(answers, ends, strict=True):
+        for entry, answer, start, end in answers:
             entry.succeed(answer, view.appended[start:end])
         return []
 
