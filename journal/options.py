@@ -73,5 +73,8 @@ POLL_SECONDS_MIN: Final = 0.0002
 POLL_SECONDS_MAX: Final = 0.02
 """Longest pause of a wait for another process."""
 
+COURTESY_SECONDS: Final = 0.25
+"""How long a writer lets the one that waits longest go first, before it contends for the turn itself."""
+
 PROGRESS_SECONDS: Final = 0.1
 """Shortest time between two calls of a recovery's `progress`."""

@@ -7,6 +7,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any, Self, TypeVar
 
 from journal._core import effects, operations, queries, recovery
@@ -147,6 +148,7 @@ class Journal:
         Raises:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
+        self._store.check_process()
         self._is_closing = True
         self._flights.close()
         self._store.close()
@@ -478,9 +480,11 @@ def _refuse_coroutine_functions(**functions: Any) -> None:
 
 
 def _is_coroutine_function(function: Any) -> bool:
+    if type(function) is FunctionType:
+        return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - which of both is the question
 
 
 def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:

@@ -402,8 +402,13 @@ class _Attempt:
         """Commit an outcome; where it cannot be written, the intent stands and nothing runs a second time."""
         try:
             return (yield Commit(decide_outcome or advance(self.call.form, begun.position, change), settles=True))
-        except JournalError as error:
+        except Exception as error:
             raise (yield from self._give_up("outcome-unrecorded", error)) from error
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self._release("outcome-unrecorded", error_text(error))
+            raise
 
     def _moved_on(self) -> Steps[Outcome]:
         """Somebody else decided while this call was running: give what is on record."""
@@ -424,7 +429,7 @@ class _Attempt:
     def _release(self, reason: str, text: str) -> Steps[EffectState | None]:
         try:
             state: EffectState | None = yield Commit(release(self.call.form, self._owner, reason, text), settles=True)
-        except JournalError:
+        except Exception:  # noqa: BLE001 - whatever it was, the caller is told the reason that came first
             # It could not even be given up on record. This handle knows, since no flight has it any more; other
             # processes learn it when the handle closes.
             yield Note("warning", "effect_unresolved", {"key": self.call.key, "reason": reason, "error": text})

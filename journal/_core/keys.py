@@ -18,6 +18,8 @@ _STRING: Final = b"\x01"
 _TUPLE: Final = b"\x02"
 _INTEGER_PART: Final = b"\x10"
 _STRING_PART: Final = b"\x20"
+_SURELY_SHORT_BYTES: Final = KEY_BYTES_MAX // 6
+"""A form up to here has a JSON array within the limit: JSON writes no byte of it with more than six."""
 _SIGN: Final = 0x8000
 """Lengths of magnitudes are written as this plus (or, for negative integers, minus) the number of bytes."""
 
@@ -38,7 +40,8 @@ def key_form(key: object) -> bytes:
     if not key:
         raise ValueError("a key must not be empty: got ()")
     form = _TUPLE + b"".join(_part_form(part, key) for part in key)
-    _check_length(len(key_text(key_of(form)).encode()), key)
+    if len(form) > _SURELY_SHORT_BYTES:
+        _check_length(len(key_text(key_of(form)).encode()), key)
     return form
 
 

@@ -90,7 +90,7 @@ def _decide_append(
         position = txn.head()
         for new in drafts:
             known = fresh.get(new.op_id)
-            stored = None if known is not None else txn.identity(stream, new.op_id)
+            stored = None if known is not None else txn.identity(stream, epoch, new.op_id)
             if known is not None:
                 first = next(record for record, _ in to_append if record.op_id == new.op_id)
                 _check_identity(stream, new, actor, first, known.position)

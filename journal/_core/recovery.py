@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
-from journal._core.ledger import SETTLED, EffectChange, EffectState, advance, record_of
+from journal._core.ledger import EffectChange, EffectState, advance, record_of
 from journal._core.operations import check_cursor, committed_of, page
 from journal._core.requests import Commit, Decide, Note, Progress, Read, RunRaisedError, Steps, StoredOperation
 from journal.errors import (
@@ -145,13 +145,14 @@ class _Hand:
             state: EffectState | None = yield Read(lambda view: view.effect(call.form))
         except CorruptRecordError:
             return Fact("broken", None, call)
-        record = record_of(state)
-        if state is None or state.entry.phase not in SETTLED:
-            self._check(intent)
         try:
             check_binding(call, state)
         except EffectConflictError:
-            return Fact("broken", record, call)
+            return Fact("broken", record_of(state), call)
+        if state is not None and state.entry.phase is Phase.ACCEPTED:
+            return Fact("accepted", None, call)
+        self._check(intent)
+        record = record_of(state)
         return Fact("none" if record is None else record.phase, record, call)
 
     def _settle(self, order: Settle) -> Steps[Ending]:

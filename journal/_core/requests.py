@@ -75,8 +75,8 @@ class View(Protocol):
     def sequence(self, name: str) -> int:
         """The last sequence of the stream's epoch; 0 when it is empty."""
 
-    def identity(self, name: str, op_id: str) -> StoredOperation | None:
-        """The operation that has this op_id in the stream's epoch."""
+    def identity(self, name: str, epoch: int, op_id: str) -> StoredOperation | None:
+        """The operation that has this op_id in an epoch of the stream."""
 
     def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
         """A bounded page of operations past a position, in log order."""

@@ -16,14 +16,12 @@ import contextlib
 import fcntl
 import os
 import secrets
-import struct
 from typing import Final
 
+from journal._storage.turn import FLOCK
 from journal.records import OwnerRow
 
 _OWNER_BITS: Final = 62
-_FLOCK: Final = struct.Struct("hhqqi4x")
-"""`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
 
 class Owner:
@@ -44,14 +42,14 @@ class Owner:
         while True:
             owner = secrets.randbits(_OWNER_BITS) or 1
             with contextlib.suppress(BlockingIOError):
-                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
+                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
                 return owner
 
 
 def is_alive(descriptor: int, owner: int, row: OwnerRow | None) -> bool:
     """Whether another owner than ours lives, as seen from our descriptor of the owners' file."""
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
-    is_locked: bool = _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
+    is_locked: bool = FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
     if row is None:
         return is_locked
     if is_locked:

@@ -73,10 +73,9 @@ class Store:
         self._pid = os.getpid()
         self._closed_because: str | None = None
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
-        data_path = os.path.join(directory, files.DATA_FILE)
-        self._identity = files.identity_of(data_path)
-        self._data_path = data_path
-        with registry.claimed(self, self._identity) as other_pid:
+        self._data_path = os.path.join(directory, files.DATA_FILE)
+        self._identities = {files.DATA_FILE: files.identity_of(self._data_path)}
+        with registry.claimed(self, self._identities[files.DATA_FILE]) as other_pid:
             if other_pid is not None:
                 raise JournalLockedError(directory, other_pid)
             descriptors: list[int] = []
@@ -90,6 +89,8 @@ class Store:
                 if not readonly:
                     descriptors.append(files.open_lock_file(directory, files.TURN_FILE))
                     descriptors.append(files.open_lock_file(directory, files.OWNERS_FILE))
+                    for name in (files.TURN_FILE, files.LMDB_LOCK_FILE):
+                        self._identities[name] = files.identity_of(os.path.join(directory, name))
                     self._turn = Turn(directory, descriptors[0])
                     self._owner = owners.Owner(descriptors[1])
                 self._descriptors = descriptors
@@ -105,10 +106,14 @@ class Store:
 
     def check(self) -> None:
         """Refuse a closed handle, or one that a fork brought into another process."""
-        if self._pid != os.getpid():
-            raise JournalForkedError(self.directory, self._pid)
+        self.check_process()
         if self._closed_because is not None:
             raise JournalClosedError(self.directory, self._closed_because)
+
+    def check_process(self) -> None:
+        """Refuse a handle that a fork brought into another process."""
+        if self._pid != os.getpid():
+            raise JournalForkedError(self.directory, self._pid)
 
     def read(self, look: Callable[[StoreView], T]) -> T:
         """What a function sees in a short read transaction.
@@ -184,13 +189,12 @@ class Store:
 
     def close(self) -> None:
         """Close the files; twice is fine."""
-        if self._pid != os.getpid():
-            raise JournalForkedError(self.directory, self._pid)
-        if self._closed_because is None:
-            self._closed_because = "it was closed"
+        self.check_process()
+        self._closed_because = self._closed_because or "it was closed"
+        if self._finalizer.alive:
             self.group.close()
             self._finalizer()
-            registry.forget(self._identity)
+            registry.forget(self._identities[files.DATA_FILE])
 
     # --- around a fork -----------------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class Store:
 
     def _commit_batch(self, entries: list[Entry]) -> None:
         try:
-            self._check_identity()
+            self._check_files()
             with self._turn.taken(entries[0].deadline):
                 self._commit_turn(entries)
         except JournalBusyError as error:
@@ -251,38 +255,37 @@ class Store:
 
     def _attempt(self, entries: list[Entry]) -> list[Entry]:
         """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
-        with self._environment.write() as txn:
-            view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self._has_owner_row)
-            answers: list[tuple[Entry, Any, int, int]] = []
-            for index, entry in enumerate(entries):
-                view.at = entry.at
-                count = len(view.appended)
-                try:
-                    answers.append((entry, entry.decide(view), count, len(view.appended)))
-                except lmdb.Error:
-                    raise
-                except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
-                    entry.fail(error)
-                    if len(view.appended) != count or isinstance(error, CorruptRecordError):
-                        # It may have left something in the transaction, or LMDB may have ended it: without this one.
-                        return entries[:index] + entries[index + 1 :]
-            if view.has_changes:
-                self._commit_known(txn, view)
-            self._has_owner_row = view.has_owner_row
+        view: StoreTransaction | None = None
+        answers: list[tuple[Entry, Any, int, int]] = []
+        try:
+            with self._environment.write() as txn:
+                view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self._has_owner_row)
+                for index, entry in enumerate(entries):
+                    view.at = entry.at
+                    count = len(view.appended)
+                    try:
+                        answers.append((entry, entry.decide(view), count, len(view.appended)))
+                    except lmdb.Error:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
+                        entry.fail(error)
+                        if len(view.appended) != count or isinstance(error, CorruptRecordError):
+                            # It left something in the transaction, or LMDB may have ended that: go on without it.
+                            return [other for other in entries[:index] + entries[index + 1 :] if not other.is_done]
+                if view.has_changes:
+                    txn.commit()
+        except BaseException:
+            # After any error from a commit, an interrupt too: read again before anybody is told what happened.
+            if view is None or not self._has_landed(view):
+                raise
+        self._has_owner_row = view.has_owner_row
         for entry, answer, start, end in answers:
             entry.succeed(answer, view.appended[start:end])
         return []
 
-    def _commit_known(self, txn: lmdb.Transaction, view: StoreTransaction) -> None:
-        """Commit; after any error, an interrupt too, read again before anybody is told what happened."""
-        try:
-            txn.commit()
-        except BaseException:
-            if view.appended and self._has_landed(view):
-                return
-            raise
-
     def _has_landed(self, view: StoreTransaction) -> bool:
+        if not view.appended:
+            return False
         position, record_digest = view.last
         with contextlib.suppress(Exception):
             frame = self._environment.read(lambda txn: StoreView(txn, self._genesis).frame(position))
@@ -305,14 +308,16 @@ class Store:
         self._closed_because = f"a commit failed ({text})"
         return lambda: CommitFailedError(self.directory, text)
 
-    def _check_identity(self) -> None:
-        try:
-            is_same = files.identity_of(self._data_path) == self._identity
-        except FileNotFoundError:
-            is_same = False
-        if not is_same:
-            self._closed_because = f"its {files.DATA_FILE} was replaced or deleted while it was open"
-            raise JournalClosedError(self.directory, self._closed_because)
+    def _check_files(self) -> None:
+        """Refuse to write into a file that the path no longer names: the next process would not see it."""
+        for name, identity in self._identities.items():
+            try:
+                is_same = files.identity_of(os.path.join(self.directory, name)) == identity
+            except FileNotFoundError:
+                is_same = False
+            if not is_same:
+                self._closed_because = f"its {name} was replaced or deleted while it was open"
+                raise JournalClosedError(self.directory, self._closed_because)
 
 
 def _prepare_directory(directory: str, *, create: bool, clock: Callable[[], int], wait_timeout: float) -> None:

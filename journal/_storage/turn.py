@@ -2,6 +2,10 @@
 
 LMDB's writer mutex has neither, and a copy of the directory made inside a process drops the record locks that LMDB
 relies on. `flock` is dropped by neither, and the kernel releases it when its holder dies.
+
+Who waits holds the place in front (a lock on the file's first byte), which everybody takes before the turn itself: so
+a process that commits without a pause does not overtake one that waits. The place is a courtesy and bounded: were its
+holder stopped, the others would contend for the turn directly.
 """
 
 from __future__ import annotations
@@ -9,11 +13,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from journal.errors import JournalBusyError
-from journal.options import POLL_SECONDS_MAX, POLL_SECONDS_MIN
+from journal.options import COURTESY_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
+
+FLOCK: Final = struct.Struct("hhqqi4x")
+"""`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
 
 class Turn:
@@ -30,23 +39,41 @@ class Turn:
         Raises:
             JournalBusyError: another process held it until the deadline.
         """
-        pause = POLL_SECONDS_MIN
-        while not self._try():
-            if time.monotonic() >= deadline:
+        is_in_front = _poll(self._take_place, min(deadline, time.monotonic() + COURTESY_SECONDS))
+        try:
+            if not _poll(self._take_turn, deadline):
                 raise JournalBusyError(self._directory, holder_of(self._descriptor))
-            time.sleep(pause)
-            pause = min(2 * pause, POLL_SECONDS_MAX)
+        finally:
+            if is_in_front:
+                self._set_place(fcntl.F_UNLCK)
         try:
             yield
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def _try(self) -> bool:
+    def _take_turn(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _take_place(self) -> None:
+        self._set_place(fcntl.F_WRLCK)
+
+    def _set_place(self, kind: int) -> None:
+        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
+
+
+def _poll(take: Callable[[], None], deadline: float) -> bool:
+    """Try to take a lock until the deadline; whether it was taken."""
+    pause = POLL_SECONDS_MIN
+    while True:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take()
         except BlockingIOError:
-            return False
-        return True
+            if time.monotonic() >= deadline:
+                return False
+        else:
+            return True
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_SECONDS_MAX)
 
 
 def holder_of(descriptor: int) -> int | None:

@@ -109,12 +109,9 @@ class StoreView:
             return 0
         return layout.unpack_u64(content)
 
-    def identity(self, name: str, op_id: str) -> StoredOperation | None:
-        """The operation that has this op_id in the stream's epoch."""
-        row = self.stream(name)
-        if row is None:
-            return None
-        position = self._position(layout.identity_key(name, row.epoch, op_id))
+    def identity(self, name: str, epoch: int, op_id: str) -> StoredOperation | None:
+        """The operation that has this op_id in an epoch of the stream."""
+        position = self._position(layout.identity_key(name, epoch, op_id))
         if position is None:
             return None
         stored = self.operation(position)
