@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, operations, queries, recovery
+from journal._core import effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
 from journal._core.requests import Steps
 from journal._drive import Driver
@@ -315,7 +315,7 @@ class Journal:
             Exception: whatever `body` raised.
         """
         _refuse_coroutine_functions(body=body)
-        return self._run(effects.step(key, body, returns))
+        return self._run(steps.step(key, body, returns))
 
     def record(self, key: Key) -> EffectRecord | None:
         """What is on record of an effect; `None` when there is nothing, or it was cleared."""
@@ -365,7 +365,7 @@ class Journal:
         Raises:
             EffectConflictError: it is accepted, unknown, or its record is at another position.
         """
-        self._run(effects.resolve(key, outcome, expected_position, reason))
+        self._run(resolution.resolve(key, outcome, expected_position, reason))
 
     def clear_effect(self, key: Key, *, reason: str) -> None:
         """Let the next call for a key be new work; of an unknown key nothing. The history stays.
@@ -373,7 +373,7 @@ class Journal:
         Raises:
             EffectInFlightError: somebody has it in hands.
         """
-        self._run(effects.clear_effect(key, reason, self._store.owner_id))
+        self._run(resolution.clear_effect(key, reason, self._store.owner_id))
 
     # --- recovery ----------------------------------------------------------------------------------------------
 

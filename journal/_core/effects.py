@@ -1,4 +1,4 @@
-"""The protocols of effects: `effect`, `run_effect`, `step`, `resolve`, `clear_effect`.
+"""The protocols of effects: `effect` and `run_effect`.
 
 `settle` is the one that matters: it brings a key to its outcome by the table of `recovery.decisions`, and everything
 that calls a recipient goes through it. Its order must not change: the intent is durable before `run` is called, and
@@ -19,7 +19,6 @@ from journal._core.ledger import (
     EffectChange,
     EffectState,
     advance,
-    next_entry,
     record_of,
     release,
 )
@@ -39,7 +38,6 @@ from journal._core.requests import (
     RunRaisedError,
     Steps,
     Transaction,
-    View,
 )
 from journal.errors import (
     EffectConflictError,
@@ -52,12 +50,11 @@ from journal.errors import (
 )
 from journal.options import (
     PROOF_BYTES_MAX,
-    REASON_BYTES_MAX,
     RECONCILE_TIMEOUT_SECONDS,
     TEXT_CHARS_MAX,
     VALUE_BYTES_MAX,
 )
-from journal.records import EffectEntry, Guarantee, Phase, StepRecord, Via
+from journal.records import EffectEntry, Guarantee, Phase, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from recovery import Holder, Verdict, decide
 
@@ -443,93 +440,6 @@ class _Attempt:
         return EffectUnresolvedError(self.call.key, reason, record_of(state))
 
 
-def step(key: Any, body: Callable[[], Any], returns: Any) -> Steps[Any]:
-    """The protocol of `Journal.step`."""
-    form = key_form(key)
-    if not callable(body):
-        raise TypeError(f"body must be a function of no arguments, not {type(body).__name__}: {body!r}")
-    while True:
-        found: StepRecord | None = yield Read(lambda view: view.step(form))
-        if found is not None:
-            return _decoded(key, found.value, returns)
-        flight: Flight | None = yield Enter("step", key, form, None, None)
-        if flight is not None:
-            return (yield from _step_in_flight(key, form, body, returns, flight))
-
-
-def _step_in_flight(key: Key, form: bytes, body: Callable[[], Any], returns: Any, flight: Flight) -> Steps[Any]:
-    try:
-        found: StepRecord | None = yield Read(lambda view: view.step(form))
-        if found is None:
-            value = yield Call(body)
-            try:
-                data, _ = keep_value(value, returns, VALUE_BYTES_MAX)
-            except ValueRejectedError as error:
-                raise TypeError(f"the result of step {key!r} cannot be kept: {error}; nothing was recorded") from error
-            found = yield Commit(_record_step(form, data))
-    except Exception as error:
-        flight.end(error)
-        raise
-    except BaseException:
-        flight.end()
-        raise
-    flight.end()
-    assert found is not None  # noqa: S101 - it was read, or just recorded
-    return _decoded(key, found.value, returns)
-
-
-def resolve(key: Any, outcome: Any, expected_position: Any, reason: Any) -> Steps[None]:
-    """The protocol of `Journal.resolve`: a person's decision, made against a record that the person has seen."""
-    form = key_form(key)
-    check_reason(reason)
-    if not isinstance(expected_position, int) or isinstance(expected_position, bool):
-        raise TypeError(f"expected_position must be the record's position, an int, not {expected_position!r}")
-    facts = _resolution(outcome)
-
-    def decide_resolution(txn: Transaction) -> EffectState:
-        state = txn.effect(form)
-        record = record_of(state)
-        if record is None or state is None:
-            raise EffectConflictError(key, "nothing is on record to be resolved")
-        if state.position != expected_position:
-            raise EffectConflictError(
-                key, f"its record is at position {state.position}, expected {expected_position}", record
-            )
-        if record.phase == "accepted":
-            raise EffectConflictError(key, "it is accepted, which nobody can change; clear it to begin anew", record)
-        change = EffectChange(guarantee=state.entry.guarantee, via=Via.RESOLVE, reason=reason, **facts)
-        entry = next_entry(state, form, change, txn.at)
-        return EffectState(txn.append(entry), entry)
-
-    yield Commit(decide_resolution, settles=True)
-
-
-def clear_effect(key: Any, reason: Any, owner: int) -> Steps[None]:
-    """The protocol of `Journal.clear_effect`."""
-    form = key_form(key)
-    check_reason(reason)
-    while True:
-        state: EffectState | None = yield Read(lambda view: view.effect(form))
-        record = record_of(state)
-        if state is None or record is None:
-            return
-        flight: Flight | None = yield Enter("effect", key, form, None, None, wait=False)
-        if flight is None:
-            own_pid: int = yield IsAlive(owner)
-            raise EffectInFlightError(key, own_pid, record)
-        try:
-            if state.entry.phase is Phase.INTENT and state.entry.owner != owner:
-                pid: int | None = yield IsAlive(state.entry.owner)
-                if pid is not None:
-                    raise EffectInFlightError(key, pid, record)
-            change = EffectChange(phase=Phase.CLEARED, guarantee=state.entry.guarantee, reason=reason)
-            cleared: EffectState | None = yield Commit(advance(form, state.position, change))
-        finally:
-            flight.end()
-        if cleared is not None:
-            return
-
-
 def check_seconds(seconds: Any, name: str) -> None:
     """Refuse what is no span of time.
 
@@ -539,23 +449,6 @@ def check_seconds(seconds: Any, name: str) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
         raise ValueError(f"{name} must be a positive finite number of seconds, not {seconds!r}")
-
-
-def check_reason(reason: Any) -> None:
-    """Refuse a decision without a reason.
-
-    Raises:
-        TypeError: it is no string.
-        ValueError: it is empty or too long.
-    """
-    if not isinstance(reason, str):
-        raise TypeError(f"reason must be a str, not {type(reason).__name__}: {reason!r}")
-    try:
-        size = len(reason.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"reason holds a lone surrogate: {reason!r}") from error
-    if not reason.strip() or size > REASON_BYTES_MAX:
-        raise ValueError(f"reason must say why, in 1 to {REASON_BYTES_MAX} bytes of UTF-8, not {reason[:40]!r}")
 
 
 def error_text(error: BaseException) -> str:
@@ -592,41 +485,11 @@ def _reused(call: EffectCall, state: EffectState) -> Note:
 
 
 def _answer(key: Key, entry: EffectEntry, returns: Any) -> Any:
-    return _decoded(key, b"null" if entry.proof is None else entry.proof, returns)
+    return decoded(key, b"null" if entry.proof is None else entry.proof, returns)
 
 
-def _decoded(key: Key, data: bytes, returns: Any) -> Any:
+def decoded(key: Key, data: bytes, returns: Any) -> Any:
     try:
         return decode_value(data, returns)
     except msgspec.ValidationError as error:
         raise TypeError(f"what is on record of {key!r} cannot be read as {returns!r}: {error}") from error
-
-
-def _record_step(form: bytes, data: bytes) -> Callable[[Transaction], StepRecord]:
-    def decide_step(txn: Transaction) -> StepRecord:
-        found = txn.step(form)
-        if found is None:
-            found = StepRecord(form, txn.at, data)
-            txn.append(found)
-        return found
-
-    return decide_step
-
-
-def _resolution(outcome: Any) -> dict[str, Any]:
-    if isinstance(outcome, Accepted):
-        try:
-            proof, _ = keep_value(outcome.proof, None, PROOF_BYTES_MAX)
-        except ValueRejectedError as error:
-            raise TypeError(f"the proof cannot be kept: {error}") from error
-        return {"phase": Phase.ACCEPTED, "proof": proof}
-    if isinstance(outcome, Uncertain):
-        return {"phase": Phase.UNCERTAIN}
-    if isinstance(outcome, NotPerformed):
-        return {"phase": Phase.FAILED, "error": error_text(outcome)}
-    raise TypeError(f"outcome must be Accepted(proof), Uncertain() or NotPerformed(why), not {outcome!r}")
-
-
-def look_at_record(form: bytes) -> Callable[[View], EffectRecord | None]:
-    """What a key's record says, for a `Read`."""
-    return lambda view: record_of(view.effect(form))

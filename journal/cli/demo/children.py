@@ -32,10 +32,13 @@ class Child:
         self._unread = b""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-P", "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                # It imports what this process imports: `-P` and this keep a `journal.py` of the folder that the
+                # command is called in from being taken for the library.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
                 # Ctrl-C is for the supervisor, which ends its children itself.
                 start_new_session=True,
             )
