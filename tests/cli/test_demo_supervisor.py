@@ -93,6 +93,18 @@ def test_service_that_does_not_end_is_given_up(
         supervise(children, tmp_path, "busy", []).run()
 
 
+def test_child_imports_what_this_process_imports(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in the working directory that is called like the library is not taken for it."""
+    (tmp_path / "journal.py").write_text("raise SystemExit('imported by mistake')")
+    monkeypatch.chdir(tmp_path)
+
+    survived = supervise(children, tmp_path, "well", []).run()
+
+    assert survived.kills == 0
+
+
 def test_no_child_outlives_the_block(tmp_path: Path) -> None:
     """Whatever a child was doing, it is gone when the block is left, and no other can be started."""
     with pytest.raises(KeyboardInterrupt), Children() as children:
