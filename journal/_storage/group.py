@@ -20,7 +20,7 @@ from journal.records import LogRecord
 class Entry:
     """One caller's decision, and what became of it."""
 
-    __slots__ = ("_wake", "answer", "at", "deadline", "decide", "error", "is_done", "leads", "records", "settles")
+    __slots__ = ("_wake", "answer", "at", "deadline", "decide", "error", "is_done", "records", "settles")
 
     def __init__(self, decide: Callable[[Transaction], Any], at: int, deadline: float, *, settles: bool) -> None:
         self.decide = decide
@@ -31,7 +31,6 @@ class Entry:
         self.records: list[tuple[int, LogRecord]] = []
         self.error: BaseException | None = None
         self.is_done = False
-        self.leads = False
         self._wake: threading.Lock | None = None
 
     def succeed(self, answer: Any, records: list[tuple[int, LogRecord]]) -> None:
@@ -51,19 +50,23 @@ class Entry:
         self._wake.acquire()
 
     def wait(self) -> None:
-        """Wait until the entry is done or leads."""
+        """Wait until woken."""
         assert self._wake is not None  # noqa: S101 - a bug of ours: only entries that were prepared wait
         self._wake.acquire()
 
     def wake(self) -> None:
-        """Let `wait` return."""
+        """Let `wait` return, now or when it is called."""
         if self._wake is not None:
-            with contextlib.suppress(RuntimeError):  # it may have been woken already
+            with contextlib.suppress(RuntimeError):  # it was woken already
                 self._wake.release()
 
 
 class GroupCommit:
-    """The queue in front of the one writer of this handle."""
+    """The queue in front of the one writer of this handle.
+
+    An interrupt (`KeyboardInterrupt`) may come between any two lines. So the state changes in steps that can be done
+    again, the last of which counts, and whoever leaves `commit`, however, leaves by `_leave`.
+    """
 
     def __init__(
         self,
@@ -73,83 +76,90 @@ class GroupCommit:
     ) -> None:
         self._commit_batch = commit_batch
         self._closed_error = closed_error
-        self._is_closed = False
         self._wait_timeout = wait_timeout
         self._lock = threading.Lock()
+        self._is_closed = False
+        self._leader: Entry | None = None
+        self._batch: list[Entry] = []
         self._waiting: list[Entry] = []
-        self._is_led = False
         self.batch_count = 0
         self.entry_count = 0
 
     def commit(self, decide: Callable[[Transaction], Any], at: int, *, settles: bool) -> Entry:
         """The entry with the decision's answer and records, when it is durable.
 
-        An interrupt (`KeyboardInterrupt`) while the entry waits withdraws it; one that comes while it is being
-        flushed is raised after the flush, so that no commit is half known.
+        An interrupt while the entry waits withdraws it; one that comes while it is being flushed is raised after the
+        flush, so that no commit is half known.
         """
-        entry = Entry(decide, at, time.monotonic() + self._wait_timeout, settles=settles)
-        with self._lock:
-            if self._is_closed:
-                raise self._closed_error()
-            entry.leads = not self._is_led
-            self._is_led = True
-            if not entry.leads:
-                entry.prepare_to_wait()
-            self._waiting.append(entry)
-        if not entry.leads:
-            self._wait(entry)
-        if not entry.is_done:
-            self._lead(entry)
+        entry = self._entry(decide, at, settles=settles)
+        self._commit(entry, is_last=False)
         if entry.error is not None:
             raise entry.error
         return entry
 
     def close(self) -> None:
         """Take no more entries, and wait for those that are there."""
-        last = Entry(lambda _: None, 0, time.monotonic() + self._wait_timeout, settles=False)
-        with self._lock:
-            self._is_closed = True
-            if not self._is_led:
-                return
-            last.prepare_to_wait()
-            self._waiting.append(last)
-        last.wait()
-        if not last.is_done:
-            self._lead(last)
+        self._commit(self._entry(lambda _: None, 0, settles=False), is_last=True)
+
+    def _entry(self, decide: Callable[[Transaction], Any], at: int, *, settles: bool) -> Entry:
+        return Entry(decide, at, time.monotonic() + self._wait_timeout, settles=settles)
+
+    def _commit(self, entry: Entry, *, is_last: bool) -> None:
+        try:
+            with self._lock:
+                if self._is_closed:
+                    raise self._closed_error()
+                self._is_closed = is_last
+                if self._leader is None:
+                    if is_last:
+                        return
+                    self._leader = entry
+                else:
+                    entry.prepare_to_wait()
+                    self._waiting.append(entry)
+            while not entry.is_done and self._leader is not entry:
+                self._wait(entry)
+            if not entry.is_done:
+                self._lead(entry)
+        except BaseException:
+            self._leave(entry)
+            raise
 
     def _wait(self, entry: Entry) -> None:
         try:
             entry.wait()
         except BaseException:
             with self._lock:
-                is_withdrawn = entry in self._waiting
-                if is_withdrawn:
-                    self._waiting.remove(entry)
-                    if entry.leads:
-                        self._hand_over()
-            if not is_withdrawn and not entry.is_done:
+                is_being_flushed = entry in self._batch and not entry.is_done
+            if is_being_flushed:
                 entry.wait()
             raise
 
     def _lead(self, own: Entry) -> None:
         with self._lock:
-            batch, self._waiting = self._waiting[:BATCH_ENTRIES_MAX], self._waiting[BATCH_ENTRIES_MAX:]
-        try:
-            self._commit_batch(batch)
-        finally:
-            with self._lock:
-                # What an interrupt or another's deadline left undecided is for the next leader.
-                self._waiting[:0] = [entry for entry in batch if not entry.is_done and entry is not own]
-                self.batch_count += 1
-                self.entry_count += len(batch)
-                self._hand_over()
-            for entry in batch:
-                if entry.is_done and entry is not own:
-                    entry.wake()
+            others = [entry for entry in self._waiting if entry is not own]
+            self._batch = [own, *others[: BATCH_ENTRIES_MAX - 1]]
+            self._waiting = others[BATCH_ENTRIES_MAX - 1 :]
+            self.batch_count += 1
+            self.entry_count += len(self._batch)
+        self._commit_batch(self._batch)
+        self._leave(own)
 
-    def _hand_over(self) -> None:
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].wake()
-        else:
-            self._is_led = False
+    def _leave(self, own: Entry) -> None:
+        """Go out of the queue, and where this entry led, hand the lead over."""
+        with self._lock:
+            if own in self._waiting:
+                self._waiting.remove(own)
+            if self._leader is not own:
+                return
+            # What another's deadline or an interrupt left undecided is for the next leader.
+            undone = [entry for entry in self._batch if not entry.is_done and entry is not own]
+            self._waiting[:0] = [entry for entry in undone if entry not in self._waiting]
+            for entry in self._batch:
+                if entry.is_done:
+                    entry.wake()
+            self._batch = []
+            leader = self._waiting[0] if self._waiting else None
+            if leader is not None:
+                leader.wake()
+            self._leader = leader
