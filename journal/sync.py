@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from journal._core import effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
+from journal._core.payloads import check_type
 from journal._core.requests import Steps
 from journal._drive import Driver
 from journal._flights import Flights
@@ -107,6 +108,7 @@ class Journal:
     ) -> None:
         _check_options(map_size, max_size, wait_timeout, clock)
         self._kind = None if operation is Any else operation
+        check_type(self._kind, "operation")
         self._store = Store(
             os.path.abspath(os.fsdecode(path)),
             readonly=readonly,

@@ -218,14 +218,20 @@ class _Plan:
         """The next item, decided now or before."""
         if self._items:
             return self._items.popleft()
-        return (yield from self._decide_next())
+        item = None if self._operation is not None else (yield from self._open_next())
+        return (yield from self._decide_next()) if item is None else item
 
     def look_ahead(self) -> Steps[_Planned | None]:
         """The next effect, where it is to be settled from its start."""
         while len(self._items) < LOOK_AHEAD_MAX:
             if self._items and not isinstance(self._items[-1], _Done):
                 break
-            if self._operation is not None and not self._is_listed:
+            if self._operation is None:
+                ending = yield from self._open_next()
+                if ending is not None:
+                    self._items.append(ending)
+                    break
+            if not self._is_listed:
                 return None
             self._items.append((yield from self._decide_next()))
         item = self._items[-1]
@@ -233,16 +239,23 @@ class _Plan:
             return item
         return None
 
-    def _decide_next(self) -> Steps[_Item]:
+    def _open_next(self) -> Steps[_End | _Raised | None]:
+        """Make the next operation the one whose effects are decided; what there is instead of one."""
         try:
-            if self._operation is None:
-                if self._left == 0:
-                    return _End()
-                operation: Operation | None = yield Fetch()
-                if operation is None:
-                    return _End()
-                yield from self._begin(operation)
-            assert self._operation is not None  # noqa: S101 - set by `_begin`
+            if self._left == 0:
+                return _End()
+            operation: Operation | None = yield Fetch()
+            if operation is None:
+                return _End()
+            yield from self._begin(operation)
+        except Exception as error:  # noqa: BLE001 - the user's own; raised when the walk gets there
+            return _Raised(error)
+        return None
+
+    def _decide_next(self) -> Steps[_Item]:
+        """The next effect of the open operation, decided, or its end."""
+        assert self._operation is not None  # noqa: S101 - opened by the caller
+        try:
             intent = yield from self._next_intent()
             if intent is None:
                 done = _Done(self._operation)

@@ -22,7 +22,7 @@ from journal._core.ledger import (
     record_of,
     release,
 )
-from journal._core.payloads import ValueRejectedError, decode_value, fingerprint, keep_value
+from journal._core.payloads import NotOfTypeError, ValueRejectedError, check_type, decode_value, fingerprint, keep_value
 from journal._core.requests import (
     Ask,
     Call,
@@ -119,6 +119,7 @@ def effect_call(
     if reconcile is not None and not callable(reconcile):
         raise TypeError(f"reconcile must be a function of one signal, not {type(reconcile).__name__}: {reconcile!r}")
     check_seconds(reconcile_timeout, "reconcile_timeout")
+    check_type(returns, "returns")
     if not isinstance(retry_failed, bool) and not callable(retry_failed):
         raise TypeError(f"retry_failed must be a bool or a predicate over the record, not {retry_failed!r}")
     return EffectCall(
@@ -194,16 +195,11 @@ def _in_flight(attempt: _Attempt, flight: Flight, begun: EffectState | None) -> 
     """Act for the key, and let go of it whatever happens."""
     try:
         outcome = yield from attempt.settle() if begun is None else attempt.run(begun)
-    except GeneratorExit:
-        flight.end(EffectUnresolvedError(attempt.call.key, "run-failed"))
-        raise
-    except Exception as error:
+    except BaseException as error:
         # Those who joined shared the call of the user's function, not what stopped this caller before it.
         is_shared = attempt.has_called or isinstance(error, EffectInFlightError)
-        flight.end(error if is_shared else None)
-        raise
-    except BaseException:
-        flight.end(EffectUnresolvedError(attempt.call.key, "run-failed"))
+        own = error if isinstance(error, Exception) else EffectUnresolvedError(attempt.call.key, "run-failed")
+        flight.end(own if is_shared else None)
         raise
     flight.end()
     return outcome
@@ -292,7 +288,7 @@ class _Attempt:
         except Exception as error:
             if call.guarantee is Guarantee.IDEMPOTENT:
                 return (yield from self._fail(begun, error, is_absent=False))
-            raise (yield from self._give_up("run-failed", error)) from error
+            raise (yield from self._give_up("run-failed", error, begun)) from error
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -326,9 +322,8 @@ class _Attempt:
         except Exception as error:
             raise (yield from self._unresolved("reconcile-failed", state, error)) from error
         if answer is None:
-            settled: EffectState | None = yield Commit(
-                advance(call.form, state.position, call.change(Phase.UNCERTAIN, via=Via.RECONCILE)), settles=True
-            )
+            change = call.change(Phase.UNCERTAIN, via=Via.RECONCILE)
+            settled: EffectState | None = yield from self._commit_outcome(state, change)
             return None if settled is None else _settled(call, settled, "uncertain")
         return (yield from self._accept(state, answer.proof if isinstance(answer, Found) else answer, Via.RECONCILE))
 
@@ -352,7 +347,7 @@ class _Attempt:
         except ValueRejectedError as error:
             if via is Via.RECONCILE:
                 raise (yield from self._unresolved("proof-rejected", begun, error)) from error
-            raise (yield from self._give_up("proof-rejected", error)) from error
+            raise (yield from self._give_up("proof-rejected", error, begun)) from error
         change = call.change(Phase.ACCEPTED, via=via, proof=proof)
         how = "ran" if via is Via.RUN else "reconciled"
         following = yield from self._enter_following()
@@ -385,8 +380,8 @@ class _Attempt:
 
         try:
             accepted, next_begun = yield from self._commit_outcome(begun, change, decide_both)
-        except BaseException as error:
-            flight.end(error if isinstance(error, JournalError) else None)
+        except BaseException:
+            flight.end()
             raise
         if next_begun is None:
             flight.end()
@@ -400,7 +395,7 @@ class _Attempt:
         try:
             return (yield Commit(decide_outcome or advance(self.call.form, begun.position, change), settles=True))
         except Exception as error:
-            raise (yield from self._give_up("outcome-unrecorded", error)) from error
+            raise (yield from self._give_up("outcome-unrecorded", error, begun)) from error
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -418,10 +413,10 @@ class _Attempt:
             raise EffectFailedError(call.key, record.error or record.reason or "failed", record)
         raise EffectUnresolvedError(call.key, "outcome-unrecorded", record)
 
-    def _give_up(self, reason: str, error: BaseException) -> Steps[EffectUnresolvedError]:
+    def _give_up(self, reason: str, error: BaseException, begun: EffectState) -> Steps[EffectUnresolvedError]:
         """The intent stands, and everybody may ask about it; the error that says so."""
-        state = yield from self._release(reason, error_text(error))
-        return EffectUnresolvedError(self.call.key, reason, record_of(state))
+        released = yield from self._release(reason, error_text(error))
+        return EffectUnresolvedError(self.call.key, reason, record_of(released or begun))
 
     def _release(self, reason: str, text: str) -> Steps[EffectState | None]:
         try:
@@ -491,5 +486,5 @@ def _answer(key: Key, entry: EffectEntry, returns: Any) -> Any:
 def decoded(key: Key, data: bytes, returns: Any) -> Any:
     try:
         return decode_value(data, returns)
-    except msgspec.ValidationError as error:
+    except NotOfTypeError as error:
         raise TypeError(f"what is on record of {key!r} cannot be read as {returns!r}: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from journal._core.keys import check_name
-from journal._core.payloads import ValueRejectedError, decode_value, digest, keep_operation
+from journal._core.payloads import NotOfTypeError, ValueRejectedError, decode_value, digest, keep_operation
 from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction
 from journal.errors import (
     CorruptRecordError,
@@ -138,7 +138,7 @@ def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = Fals
     head = stored.head
     try:
         operation = decode_value(stored.payload, kind)
-    except msgspec.ValidationError as error:
+    except NotOfTypeError as error:
         raise InvalidOperationError(head.stream, head.op_id, str(error), stored.position) from error
     except msgspec.DecodeError as error:
         raise CorruptRecordError(stored.position, f"its payload: {error}", stream=head.stream) from error

@@ -27,6 +27,10 @@ _JSON_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
+class NotOfTypeError(Exception):
+    """A stored value that today's type does not decode."""
+
+
 class ValueRejectedError(Exception):
     """A value that could not come back as it was given; the text says where and why."""
 
@@ -36,14 +40,35 @@ def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
+def check_type(expected: Any, name: str) -> None:
+    """Refuse a type that nothing could be decoded into.
+
+    Raises:
+        TypeError: msgspec does not support it.
+    """
+    if expected is not None:
+        try:
+            msgspec.json.Decoder(expected)
+        except Exception as error:
+            raise TypeError(f"{name}={expected!r} is no type that values can be decoded into: {error}") from error
+
+
 def decode_value(data: bytes, expected: Any = None) -> Any:
     """The value that some JSON stands for, as the expected type where there is one.
 
     Raises:
         msgspec.DecodeError: it is no JSON.
-        msgspec.ValidationError: it is not of the expected type.
+        NotOfTypeError: it is not of the expected type; the text says where.
     """
-    return _decode_json(data) if expected is None else msgspec.json.decode(data, type=expected)
+    if expected is None:
+        return _decode_json(data)
+    try:
+        return msgspec.json.decode(data, type=expected)
+    except (RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        # A user's `__post_init__` may raise anything.
+        raise NotOfTypeError(f"{error}" or type(error).__name__) from error
 
 
 def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]:
@@ -103,7 +128,7 @@ def _checked(encode: Any, value: object, expected: Any, bytes_max: int, advice: 
         raise ValueRejectedError(f"it is nested deeper than {VALUE_DEPTH_MAX} levels")
     try:
         decoded = decode_value(data, expected)
-    except msgspec.ValidationError as error:
+    except NotOfTypeError as error:
         raise ValueRejectedError(f"it does not come back as {expected!r}: {error}") from error
     if expected is None and not _is_equal(value, decoded):
         where = _first_difference(value) or "it does not come back equal"

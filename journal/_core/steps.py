@@ -7,7 +7,7 @@ from typing import Any
 
 from journal._core.effects import decoded
 from journal._core.keys import key_form
-from journal._core.payloads import ValueRejectedError, keep_value
+from journal._core.payloads import ValueRejectedError, check_type, keep_value
 from journal._core.requests import Call, Commit, Enter, Flight, Read, Steps, Transaction
 from journal.errors import Key
 from journal.options import VALUE_BYTES_MAX
@@ -19,6 +19,7 @@ def step(key: Any, body: Callable[[], Any], returns: Any) -> Steps[Any]:
     form = key_form(key)
     if not callable(body):
         raise TypeError(f"body must be a function of no arguments, not {type(body).__name__}: {body!r}")
+    check_type(returns, "returns")
     while True:
         found: StepRecord | None = yield Read(lambda view: view.step(form))
         if found is not None:

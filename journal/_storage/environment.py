@@ -7,6 +7,7 @@ invalidates every live transaction at a resize and a child must not inherit one 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import threading
 import time
@@ -23,6 +24,8 @@ T = TypeVar("T")
 
 _BEGIN_TRIES: Final = 100
 _PAGE_BYTES: Final = 4_096
+_PROT_NONE: Final = 0
+"""Addresses without memory behind them, which count against no limit but that of addresses."""
 
 
 class Gate:
@@ -126,6 +129,7 @@ class Environment:
                 raise JournalFullError(
                     self.directory, f"its map has reached max_size={self._max_size} bytes, of which {size} are in use"
                 )
+            _check_address_space(self.directory, larger - size)
             env.set_mapsize(larger)
             self._is_in_reserve = settles and ceiling is not None and larger > ceiling - MAP_RESERVE_BYTES
 
@@ -172,6 +176,19 @@ class Environment:
                 if not env.reader_check():
                     time.sleep(POLL_SECONDS_MAX)
         raise JournalBusyError(self.directory, None)
+
+
+def _check_address_space(directory: str, more_bytes: int) -> None:
+    """Refuse a growth that the process has no addresses for: LMDB would drop the old map before it tries the new one.
+
+    Raises:
+        JournalFullError: there is no room (ulimit -v, a sandbox).
+    """
+    try:
+        mmap.mmap(-1, more_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=_PROT_NONE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        reason = f"this process has no {more_bytes} bytes of address space left for its map ({error})"
+        raise JournalFullError(directory, reason) from error
 
 
 def create_data_file(directory: str, name: str, rows: dict[bytes, bytes]) -> None:

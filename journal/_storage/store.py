@@ -249,14 +249,18 @@ class Store:
             except lmdb.Error as error:
                 reason = self._after_failure(error)
                 for entry in todo:
-                    if not entry.is_done:
-                        entry.fail(reason())
+                    entry.fail(reason())
                 return
 
     def _attempt(self, entries: list[Entry]) -> list[Entry]:
-        """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
+        """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back.
+
+        A refusal counts only with the commit that it was made beside: it may rest on what another entry appended.
+        """
         view: StoreTransaction | None = None
         answers: list[tuple[Entry, Any, int, int]] = []
+        refusals: list[tuple[Entry, Exception]] = []
+        interrupt: BaseException | None = None
         try:
             with self._environment.write() as txn:
                 view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self._has_owner_row)
@@ -268,19 +272,25 @@ class Store:
                     except lmdb.Error:
                         raise
                     except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
-                        entry.fail(error)
                         if len(view.appended) != count or isinstance(error, CorruptRecordError):
                             # It left something in the transaction, or LMDB may have ended that: go on without it.
-                            return [other for other in entries[:index] + entries[index + 1 :] if not other.is_done]
+                            entry.fail(error)
+                            return entries[:index] + entries[index + 1 :]
+                        refusals.append((entry, error))
                 if view.has_changes:
                     txn.commit()
-        except BaseException:
+        except BaseException as error:
             # After any error from a commit, an interrupt too: read again before anybody is told what happened.
             if view is None or not self._has_landed(view):
                 raise
+            interrupt = None if isinstance(error, Exception) else error
         self._has_owner_row = view.has_owner_row
         for entry, answer, start, end in answers:
             entry.succeed(answer, view.appended[start:end])
+        for entry, refusal in refusals:
+            entry.fail(refusal)
+        if interrupt is not None:
+            raise interrupt
         return []
 
     def _has_landed(self, view: StoreTransaction) -> bool:
