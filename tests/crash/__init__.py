@@ -1,0 +1,1 @@
+"""Real processes that die without unwinding, and what the journal makes of it."""

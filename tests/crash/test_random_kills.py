@@ -1,0 +1,43 @@
+"""Services killed at random moments, again and again; then everything must add up."""
+
+import random
+
+import pytest
+
+from tests.crash.support.processes import KILLED, Process, Processes
+from tests.crash.support.service import World
+from tests.crash.support.state import check_all, recover
+from tests.crash.worker import work
+
+KILLS = 25
+MOMENT_SECONDS_MAX = 0.25
+"""A service dies at a moment drawn up to here: while it starts, while it catches up, or at work."""
+
+
+@pytest.mark.parametrize("services", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_moments_nothing_is_lost_or_doubled(
+    processes: Processes, world: World, seed: int, services: int
+) -> None:
+    """By the recipients' own counts, with one service or two over one journal, whichever of them dies when."""
+    print(f"{seed=} {services=}")
+    draw = random.Random(seed)
+    alive: list[Process[None]] = []
+    for kill in range(KILLS):
+        while len(alive) < services:
+            name = f"{kill}-{len(alive)}"
+            alive.append(processes.start(work, world, name, seed=draw.randrange(1 << 30)))
+        victim = alive.pop(draw.randrange(services))
+        assert not victim.is_over_within(draw.uniform(0, MOMENT_SECONDS_MAX)), victim.value()
+        assert victim.kill() == KILLED
+    for survivor in alive:
+        assert survivor.kill() == KILLED
+
+    first_walk, first = processes.run(recover, world)
+    second_walk, second = processes.run(recover, world)
+
+    check_all(world, first_walk, first)
+    check_all(world, second_walk, second)
+    assert second == first
+    kinds = {event.phase for events in first.histories.values() for event in events}
+    assert kinds >= {"intent", "accepted"}, "the services did nothing"
