@@ -42,6 +42,7 @@ def run_json(*arguments: str | Path) -> tuple[int, Any]:
     return done.exit_code, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_killed_service_keeps_its_promise(input_path: Path) -> None:
     """Some kills, some input: everything is sent, nothing doubled or lost, and the report says so."""
     status, report = run_json("--input", input_path, "--seed", "3", "--kills", "6")
@@ -60,6 +61,7 @@ def test_killed_service_keeps_its_promise(input_path: Path) -> None:
         assert sent - tally["received"] <= tally["uncertain"]
 
 
+@pytest.mark.slow
 def test_table_is_printed_and_files_are_kept(input_path: Path, tmp_path: Path) -> None:
     """Without `--json` people get tables; `--keep` leaves what they were counted from."""
     done = run("--input", input_path, "--kills", "0", "--keep", tmp_path / "kept")
@@ -69,6 +71,7 @@ def test_table_is_printed_and_files_are_kept(input_path: Path, tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(stage.CASTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["twice", "never"])
 def test_sabotaged_service_fails_the_demo(input_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """A service that performs effects twice, or not at all, is found out by the recipient's own count."""
@@ -132,6 +135,7 @@ def test_wrong_use_exits_with_2(
     assert said in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_demo_leaves_nothing_behind(input_path: Path, tmp_path: Path, number: signal.Signals) -> None:
     """On a terminal there are bars; interrupted in the middle, every process ends and every file goes."""

@@ -53,6 +53,7 @@ def test_service_without_kills_is_sent_everything_once(children: Children, tmp_p
     assert survived.redeliveries_answered == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_every_kill_is_delivered_and_nothing_left_out(children: Children, tmp_path: Path, seed: int) -> None:
     """However many kills for so few deliveries: all of them come before the end, and everything is taken over."""

@@ -1,10 +1,10 @@
 """`journal demo`: its options, and its exit status."""
 
 import contextlib
+import random
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -59,7 +59,7 @@ def demo(
 
     Exits with 1 when anything was doubled or lost against the promise, with 2 on wrong use.
     """
-    seed = time.time_ns() % 1_000_000 if seed is None else seed
+    seed = random.randrange(1_000_000) if seed is None else seed
     deliveries = make_deliveries(seed) if input_path is None else _read(input_path)
     with _directory(keep) as directory, _terminated_as_exit():
         try:
