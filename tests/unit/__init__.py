@@ -1,0 +1,1 @@
+"""Tests of one module each, in memory or in a temporary directory."""

@@ -1,0 +1,370 @@
+"""What the unit tests share: a journal in memory, and protocols driven by hand.
+
+`Memory` keeps what `View` and `Transaction` promise in a list, slow and obvious; `test_support.py` holds it against the
+real store. `Play` drives a protocol request by request: a test says which request it expects, and lets `Memory` answer
+or gives the answer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from journal._core import requests
+from journal._core.effects import EffectCall, effect_call
+from journal._core.keys import has_prefix, key_form
+from journal._core.ledger import EffectChange, EffectState, event_of, next_entry
+from journal._core.operations import draft
+from journal._core.requests import OperationPage, Steps, StoredOperation
+from journal.errors import CorruptRecordError, Key
+from journal.records import (
+    CursorRow,
+    EffectEntry,
+    Guarantee,
+    LogRecord,
+    OperationRecord,
+    Phase,
+    StepRecord,
+    StreamRow,
+    Via,
+)
+from journal.values import Cursor
+
+T = TypeVar("T")
+
+START: Final = 1_700_000_000_000_000_000
+"""What the clock of a `Memory` shows at first, in nanoseconds since the epoch."""
+
+OWN: Final = 5
+"""The owner that the protocols under test act for."""
+
+OTHER: Final = 7
+"""An owner in another process."""
+
+OTHER_PID: Final = 4_321
+
+_BY_ITSELF: Final = object()
+
+
+class Boom(Exception):
+    """What a user's function raises when nobody knows whether the effect happened."""
+
+
+class Hold:
+    """A flight that notes its ends."""
+
+    def __init__(self, memory: Memory, request: requests.Enter) -> None:
+        self._memory = memory
+        self.request = request
+        self.ends: list[BaseException | None] = []
+
+    def end(self, error: BaseException | None = None) -> None:
+        self.ends.append(error)
+        self._memory.in_flight.pop((self.request.space, self.request.form), None)
+
+
+class Memory:
+    """A journal in a list."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[LogRecord, bytes]] = []
+        self.cursors: dict[str, CursorRow] = {}
+        self.at = START
+        self.damaged: set[int] = set()
+        """Positions of records that cannot be read."""
+        self.alive: dict[int, int] = {}
+        """The pids of living owners."""
+        self.page_records = 1_000
+        self.in_flight: dict[tuple[str, bytes], Hold] = {}
+        self.holds: list[Hold] = []
+        self.notes: list[requests.Note] = []
+        self.commits = 0
+
+    # --- View ---------------------------------------------------------------------------------------------------
+
+    def head(self) -> int:
+        return len(self.log)
+
+    def record(self, position: int) -> LogRecord:
+        if position in self.damaged:
+            raise CorruptRecordError(position, "its checksum is wrong")
+        return self.log[position - 1][0]
+
+    def effect(self, form: bytes) -> EffectState | None:
+        positions = [position for position, entry in self._entries() if entry.key == form]
+        return EffectState(positions[-1], self.effect_entry(positions[-1])) if positions else None
+
+    def effect_entry(self, position: int) -> EffectEntry:
+        entry = self.record(position)
+        assert isinstance(entry, EffectEntry)
+        return entry
+
+    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> list[EffectState]:
+        states = [self.effect(form) for form in sorted({entry.key for _, entry in self._entries()})]
+        return [
+            state
+            for state in states
+            if state is not None
+            and state.entry.phase in phases
+            and state.entry.key > after
+            and has_prefix(state.entry.key, prefix)
+        ][:limit]
+
+    def step(self, form: bytes) -> StepRecord | None:
+        for position, (record, _) in enumerate(self.log, 1):
+            if isinstance(record, StepRecord) and record.key == form:
+                found = self.record(position)
+                assert isinstance(found, StepRecord)
+                return found
+        return None
+
+    def stream(self, name: str) -> StreamRow | None:
+        return StreamRow(1, 0) if name in self.streams() else None
+
+    def streams(self) -> list[str]:
+        return sorted({stored.head.stream for stored in self._operations()})
+
+    def sequence(self, name: str) -> int:
+        return sum(stored.head.stream == name for stored in self._operations())
+
+    def identity(self, name: str, epoch: int, op_id: str) -> StoredOperation | None:
+        for stored in self._operations():
+            if (stored.head.stream, stored.head.epoch, stored.head.op_id) == (name, epoch, op_id):
+                return stored
+        return None
+
+    def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
+        count = min(limit, self.page_records)
+        found = [
+            stored for stored in self._operations() if stored.position > after and stream in (None, stored.head.stream)
+        ]
+        if len(found) > count:
+            return OperationPage(found[:count], found[count - 1].position, False)
+        return OperationPage(found, max(after, self.head()), True)
+
+    def cursor(self, name: str) -> CursorRow | None:
+        return self.cursors.get(name)
+
+    def _entries(self) -> list[tuple[int, EffectEntry]]:
+        return [
+            (position, record) for position, (record, _) in enumerate(self.log, 1) if isinstance(record, EffectEntry)
+        ]
+
+    def _operations(self) -> list[StoredOperation]:
+        return [
+            StoredOperation(position, record, payload)
+            for position, (record, payload) in enumerate(self.log, 1)
+            if isinstance(record, OperationRecord)
+        ]
+
+    # --- Transaction --------------------------------------------------------------------------------------------
+
+    def append(self, record: LogRecord, payload: bytes = b"") -> int:
+        self.log.append((record, payload))
+        return len(self.log)
+
+    def save_cursor(self, name: str, row: CursorRow) -> None:
+        self.cursors[name] = row
+
+    def commit(self, decide: Callable[[Any], T]) -> T:
+        """What a decision answers; nothing of it is kept when it raises."""
+        log, cursors = list(self.log), dict(self.cursors)
+        self.at += 1
+        try:
+            answer = decide(self)
+        except BaseException:
+            self.log, self.cursors = log, cursors
+            raise
+        self.commits += 1
+        return answer
+
+    # --- the driver's other answers -----------------------------------------------------------------------------
+
+    def enter(self, request: requests.Enter) -> Hold | None:
+        """A flight, or `None` where there is one and the request does not wait."""
+        place = (request.space, request.form)
+        if place in self.in_flight:
+            assert not request.wait, "this would wait for ever: let the test answer it"
+            return None
+        hold = self.in_flight[place] = Hold(self, request)
+        self.holds.append(hold)
+        return hold
+
+    def perform(self, request: Any) -> Any:
+        """The answer to any request but a `Pause`, which a test answers itself."""
+        match request:
+            case requests.Read():
+                return request.look(self)
+            case requests.Commit():
+                return self.commit(request.decide)
+            case requests.Call():
+                return request.function()
+            case requests.Decide():
+                return request.function(*request.arguments)
+            case requests.Ask():
+                return request.reconcile(request)
+            case requests.Enter():
+                return self.enter(request)
+            case requests.IsAlive():
+                return self.alive.get(request.owner)
+            case requests.Progress():
+                return request.function(Cursor(request.cursor), Cursor(self.head()))
+            case requests.Note():
+                self.notes.append(request)
+                return None
+            case _:
+                msg = f"the test must answer {request!r}"
+                raise AssertionError(msg)
+
+    # --- what tests put in, and look at -------------------------------------------------------------------------
+
+    def put_effect(self, key: Key, phase: Phase, *, guarantee: Guarantee = Guarantee.AT_MOST_ONCE, **facts: Any) -> int:
+        """Add an event of an effect, as a person might where the law wants one; its position."""
+        form = key_form(key)
+        state = self.effect(form)
+        if phase in (Phase.ACCEPTED, Phase.UNCERTAIN, Phase.FAILED):
+            facts.setdefault("via", Via.RUN)
+        if phase is Phase.ACCEPTED:
+            facts.setdefault("proof", b'"proof"')
+        if phase is Phase.INTENT:
+            facts.setdefault("owner", OWN)
+        before = None if state is None else state.entry.phase
+        if before in (Phase.FAILED, Phase.UNCERTAIN) and phase is not Phase.INTENT:
+            facts["via"] = Via.RESOLVE
+        change = EffectChange(phase=phase, guarantee=guarantee, **facts)
+        return self.append(next_entry(state, form, change, self.at))
+
+    def put_operation(self, op_id: str, operation: Any = None, *, stream: str = "s") -> int:
+        """Add an operation; its position."""
+        new = draft(stream, op_id, operation, None)
+        record = OperationRecord(
+            stream, 1, self.sequence(stream) + 1, op_id, "", self.at, new.payload_hash, len(new.payload)
+        )
+        return self.append(record, new.payload)
+
+    def put_step(self, key: Key, value: Any) -> int:
+        """Add the result of a step; its position."""
+        return self.append(StepRecord(key_form(key), self.at, msgspec.json.encode(value)))
+
+    def last(self, key: Key) -> EffectEntry:
+        """The last event of an effect."""
+        state = self.effect(key_form(key))
+        assert state is not None
+        return state.entry
+
+    def phases(self, key: Key) -> list[str]:
+        """The phases of an effect's events, in order."""
+        form = key_form(key)
+        return [
+            event_of(EffectState(position, entry)).phase for position, entry in self._entries() if entry.key == form
+        ]
+
+
+class Play(Generic[T]):
+    """A protocol driven by hand."""
+
+    def __init__(self, protocol: Steps[T], memory: Memory) -> None:
+        self.memory = memory
+        self.asked: list[str] = []
+        """The names of the requests so far, without the notes for the log."""
+        self.request: Any = None
+        self.is_done = False
+        self.returned: Any = None
+        self._protocol = protocol
+        self._advance(lambda: next(protocol))
+
+    def does(self, kind: type[Any], answer: Any = _BY_ITSELF) -> Play[T]:
+        """Expect this request, and answer it: by itself (what the user's function raises is thrown in), or as given."""
+        self.expect(kind)
+        if answer is not _BY_ITSELF:
+            self._advance(lambda: self._protocol.send(answer))
+            return self
+        try:
+            given = self.memory.perform(self.request)
+        except BaseException as error:
+            thrown = error
+            self._advance(lambda: self._protocol.throw(thrown))
+        else:
+            self._advance(lambda: self._protocol.send(given))
+        return self
+
+    def raises(self, kind: type[Any], error: BaseException) -> Play[T]:
+        """Expect this request, and throw an exception in at its place."""
+        self.expect(kind)
+        self._advance(lambda: self._protocol.throw(error))
+        return self
+
+    def expect(self, kind: type[Any]) -> Any:
+        """The request that is to be answered, of this kind."""
+        assert not self.is_done, f"it returned {self.returned!r} and was expected to ask for {kind.__name__}"
+        assert type(self.request) is kind, f"{self.request!r} after {self.asked}"
+        return self.request
+
+    def run(self, *kinds: type[Any]) -> Play[T]:
+        """Let these requests be answered by themselves, in this order."""
+        for kind in kinds:
+            self.does(kind)
+        return self
+
+    def finish(self) -> T:
+        """Let every request be answered by itself; what the protocol returns."""
+        while not self.is_done:
+            self.does(type(self.request))
+        returned: T = self.returned
+        return returned
+
+    def close(self) -> None:
+        """Throw `GeneratorExit` in: the protocol must end without another request."""
+        self._protocol.close()
+
+    def _advance(self, step: Callable[[], Any]) -> None:
+        try:
+            self.request = step()
+            while isinstance(self.request, requests.Note):
+                self.memory.notes.append(self.request)
+                self.request = self._protocol.send(None)
+        except StopIteration as end:
+            self.is_done, self.returned = True, end.value
+            return
+        self.asked.append(type(self.request).__name__)
+
+
+def at_most_once(key: Key = "k", run: Any = None, reconcile: Any = None, **options: Any) -> EffectCall:
+    """A call for an effect that runs at most once."""
+    return effect_call(
+        key,
+        run=run or (lambda: "proof"),
+        reconcile=reconcile or unused,
+        request=options.pop("request", None),
+        returns=options.pop("returns", None),
+        **options,
+    )
+
+
+def idempotent(key: Key = "k", run: Any = None, **options: Any) -> EffectCall:
+    """A call for an effect whose recipient deduplicates."""
+    return effect_call(
+        key,
+        run=run or (lambda: "result"),
+        reconcile=None,
+        request=options.pop("request", None),
+        returns=options.pop("returns", None),
+        **options,
+    )
+
+
+def unused(*arguments: Any) -> Any:
+    """A function that must not be called."""
+    msg = f"this must not be called, and was with {arguments!r}"
+    raise AssertionError(msg)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises."""
+
+    def raise_it(*_: Any) -> Any:
+        raise error
+
+    return raise_it
