@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from journal._core import requests
 from journal._core.requests import DeadlineError, RunRaisedError, Steps
@@ -91,7 +91,7 @@ class Driver:
 
     def perform(self, request: Any) -> Any:
         """The answer to one request."""
-        return _PERFORM[type(request)](self, request)
+        return self._ANSWERS[type(request)](self, request)
 
     def _read(self, request: requests.Read) -> Any:
         return self._store.read(request.look)
@@ -178,7 +178,21 @@ class Driver:
         self._log.emit(request.level, request.event, **request.facts)
 
     def _inside(self) -> frozenset[Any]:
+        """The flights that a user's function called now runs in: those of the caller, and our own."""
         return inside.get() | {flight.identity for flight in self._entered if not flight.ended}
+
+    _ANSWERS: ClassVar[dict[type[Any], Callable[[Driver, Any], Any]]] = {
+        requests.Read: _read,
+        requests.Commit: _commit,
+        requests.Call: _call,
+        requests.Decide: _decide,
+        requests.Ask: _ask,
+        requests.Enter: _enter,
+        requests.IsAlive: _is_alive,
+        requests.Pause: _pause_for,
+        requests.Progress: _report,
+        requests.Note: _note,
+    }
 
 
 class _Answer:
@@ -196,17 +210,3 @@ class _Answer:
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             self.error = error
         self.has_come.set()
-
-
-_PERFORM: dict[type[Any], Callable[[Driver, Any], Any]] = {
-    requests.Read: Driver._read,  # noqa: SLF001 - the table of the class itself
-    requests.Commit: Driver._commit,  # noqa: SLF001
-    requests.Call: Driver._call,  # noqa: SLF001
-    requests.Decide: Driver._decide,  # noqa: SLF001
-    requests.Ask: Driver._ask,  # noqa: SLF001
-    requests.Enter: Driver._enter,  # noqa: SLF001
-    requests.IsAlive: Driver._is_alive,  # noqa: SLF001
-    requests.Pause: Driver._pause_for,  # noqa: SLF001
-    requests.Progress: Driver._report,  # noqa: SLF001
-    requests.Note: Driver._note,  # noqa: SLF001
-}
