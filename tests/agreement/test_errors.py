@@ -209,12 +209,14 @@ def test_effect_errors_carry_the_record(j: Journal, name: str) -> None:
 def test_error_survives_pickling(j: Journal, name: str, way: str) -> None:
     """An error that goes to another process arrives with its type, its message and its facts."""
     error = raised(j, name)
-    again: Any = {
+    ways: dict[str, Callable[[], Any]] = {
         "pickle": lambda: pickle.loads(pickle.dumps(error)),
         "oldest pickle": lambda: pickle.loads(pickle.dumps(error, protocol=2)),
         "copy": lambda: copy.copy(error),
         "deepcopy": lambda: copy.deepcopy(error),
-    }[way]()
+    }
+
+    again = ways[way]()
 
     assert type(again) is type(error)
     assert str(again) == str(error)

@@ -373,7 +373,7 @@ def test_writer_that_stands_still_is_named(
     assert len(list(j.read("mine"))) == count - 1
     reader = start_peer("look")
     assert reader.hear("looked")["head"] == j.head()
-    writer.send(signal.SIGCONT)
+    writer.kill()
     j.append("mine", "after", op_id="after")
     assert len(list(j.read("mine"))) == count
 

@@ -223,12 +223,13 @@ def test_reconcile_is_called_with_nothing_held(j: Journal) -> None:
 def test_signal_can_be_kept(j: Journal) -> None:
     """A signal that outlives its call still answers."""
     leave_open(j, "k")
-    kept: list[Any] = []
+    reconcile = Stub("m-1")
 
-    j.effect("k", run=unused(), reconcile=lambda signal: kept.append(signal) or "m-1")  # type: ignore[func-returns-value]
+    j.effect("k", run=unused(), reconcile=reconcile)
 
-    assert kept[0].key == "k"
-    assert kept[0].cancelled in (True, False)
+    ((signal,),) = reconcile.calls
+    assert signal.key == "k"
+    assert signal.cancelled in (True, False)
 
 
 def test_close_waits_for_a_reconcile_in_flight(open_journal: Callable[..., Journal]) -> None:

@@ -37,6 +37,7 @@ from .support import (
     unused,
 )
 
+LEAVE: dict[str, Callable[..., Any]] = {"accepted": accept, "open": leave_open, "failed": leave_failed}
 Intents = Callable[[Committed], Iterable[Intent]]
 
 
@@ -100,7 +101,7 @@ def test_settled_is_the_cursor(j: Journal) -> None:
     assert isinstance(settled, Settled)
     assert settled == 4  # not the head: what comes after the last operation are effects
     assert j.head() == 8
-    assert {settled: 1}[4] == 1
+    assert {4: 1}[settled] == 1
     assert settled + 1 == 5
 
 
@@ -527,7 +528,7 @@ def test_walk_shares_a_run_in_flight_in_this_process(j: Journal) -> None:
 def test_changed_request_or_guarantee_stops_the_walk(j: Journal, phase: str, kind: str) -> None:
     """A conflict stops the walk with its key, and nothing is called."""
     append(j, "a", "b")
-    {"accepted": accept, "open": leave_open, "failed": leave_failed}[phase](j, ("k", "a"), request=1)
+    LEAVE[phase](j, ("k", "a"), request=1)
     called = unused()
     intents = one_each(called, called, request=2) if kind == "request" else one_each(called)
 
@@ -586,13 +587,13 @@ def with_uncertain(j: Journal, *, when: str) -> Intents:
 def test_uncertain_effect_is_accepted(j: Journal, when: str, policy: str) -> None:
     """`on_uncertain="accept"`, the default: the walk goes on, and counts it."""
     intents = with_uncertain(j, when=when)
-    options: dict[str, Any] = {
+    policies: dict[str, dict[str, Any]] = {
         "default": {},
         "accept": {"on_uncertain": "accept"},
         "callable": {"on_uncertain": lambda *_: "accept"},
-    }[policy]
+    }
 
-    settled = j.recover(0, intents=intents, **options)
+    settled = j.recover(0, intents=intents, **policies[policy])
 
     assert (settled, settled.stopped) == (2, None)
     assert (settled.uncertain, settled.ran) == (1, 1)
@@ -653,6 +654,31 @@ def test_idempotent_effect_that_a_person_called_uncertain_is_asked_about(j: Jour
     assert (settled, settled.stopped, settled.uncertain, settled.ran) == (2, None, 1, 1)
 
 
+@pytest.mark.parametrize("policy", ["accept", "stop"])
+@pytest.mark.parametrize("reconcile", [None, Stub()], ids=["run_effect", "effect"])
+def test_effect_that_a_person_calls_uncertain_during_its_run_is_asked_about(
+    j: Journal, reconcile: Any, policy: str
+) -> None:
+    """Uncertain from this walk is uncertain, under either guarantee: `on_uncertain` decides."""
+    append(j, "a", "b")
+
+    def run() -> str:
+        record = j.record("first")
+        assert record is not None
+        Call(lambda: j.resolve("first", Uncertain(), expected_position=record.position, reason="r")).result()
+        return "late"
+
+    settled = j.recover(
+        0, intents=by_operation(a=[Intent("first", run, reconcile)], b=[effect("second")]), on_uncertain=policy
+    )
+
+    if policy == "accept":
+        assert (settled, settled.stopped, settled.uncertain) == (2, None, 1)
+    else:
+        assert settled.stopped is not None
+        assert (settled, settled.stopped.reason, settled.stopped.key) == (0, "uncertain", "first")
+
+
 # on_unresolved
 
 
@@ -677,7 +703,7 @@ def test_skip_stops_before_the_operation(j: Journal, phase: str, how: str) -> No
     """`"skip"` stops before the operation, for a never-started effect too; nothing is called or written."""
     append(j, "a", "b")
     if phase != "new":
-        {"open": leave_open, "failed": leave_failed}[phase](j, ("k", "b"))
+        LEAVE[phase](j, ("k", "b"))
     accept(j, ("k", "a"))
     head, called = j.head(), unused()
 
@@ -696,7 +722,7 @@ def test_skip_stops_before_the_operation(j: Journal, phase: str, how: str) -> No
 def test_pass_leaves_an_unfinished_effect_and_goes_on(j: Journal, phase: str, how: str) -> None:
     """`"pass"`: nothing is called or written, the record stays, and the walk goes on past it."""
     append(j, "a", "b")
-    {"open": leave_open, "failed": leave_failed}[phase](j, ("k", "a"))
+    LEAVE[phase](j, ("k", "a"))
     accept(j, ("k", "b"))
     head, before, called = j.head(), j.record(("k", "a")), unused()
 

@@ -259,13 +259,14 @@ def try_values(path: str, *, recipient: str) -> None:
     deep = nested(100_000)
     with journal.open(path) as j:
         say("opened")
-        for name, function in {
+        attempts: dict[str, Callable[[], Any]] = {
             "append": lambda: j.append("s", deep, op_id="1"),
             "effect": lambda: j.effect("e", run=lambda: deep, reconcile=lambda _: None),
             "request": lambda: j.effect("q", run=lambda: 1, reconcile=lambda _: None, request=deep),
             "run_effect": lambda: j.run_effect("r", lambda: deep),
             "step": lambda: j.step("s", lambda: deep),
-        }.items():
+        }
+        for name, function in attempts.items():
             try:
                 function()
             except Exception as error:
