@@ -7,6 +7,7 @@ or gives the answer itself.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -295,6 +296,17 @@ class Play(Generic[T]):
         self.expect(kind)
         self._advance(lambda: self._protocol.throw(error))
         return self
+
+    def cut_after(self, kind: type[Any], error: BaseException) -> Play[T]:
+        """Expect this request, let it be done, and throw an exception in instead of the answer."""
+        self.do_unseen(kind)
+        return self.raises(kind, error)
+
+    def do_unseen(self, kind: type[Any]) -> None:
+        """Expect this request, and let it be done without telling the protocol, whatever comes of it."""
+        request = self.expect(kind)
+        with contextlib.suppress(Exception):
+            self.memory.perform(request)
 
     def expect(self, kind: type[Any]) -> Any:
         """The request that is to be answered, of this kind."""
