@@ -19,11 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import journal
 from journal import Accepted, Committed, Journal, JournalError, NotPerformed, Settled
 
 from .model import Died, Interrupted, Key, Model, PlannedIntent, Refused, Script, Walk, starts_with
-from .scripts import Boom, Dying, Plan, follow, intent_of, outcome_of, planned
+from .scripts import Boom, Dying, Plan, follow, intent_of, open_quietly, outcome_of, planned
 
 EXAMPLE_COUNT, STEP_COUNT, STEP_COUNT_MIN = {
     "deep": (1_100, 60, 50_000),
@@ -148,7 +147,7 @@ class Twins(RuleBasedStateMachine):
         self.calls: list[str] = []
 
     def open(self) -> Journal:
-        return journal.open(self.path, clock=lambda: self.model.now)
+        return open_quietly(self.path, clock=lambda: self.model.now)
 
     def teardown(self) -> None:
         self.j.close()
@@ -388,6 +387,12 @@ class Twins(RuleBasedStateMachine):
                 is_skipping=constant == "skip" or "skip" in answers,
                 was_decided=any(p.run[0] == "resolved" for own in plan.values() for p in own),
             )
+
+    @precondition(lambda self: self.model.operations)
+    @rule(seed=seeds, on_uncertain=st.sampled_from(["accept", "accept", "stop"]))
+    def recover_everything(self, seed: int, on_uncertain: str) -> None:
+        """The walk of a service that starts."""
+        self.recover(seed=seed, number=1, stream=None, limit=None, constant="retry", on_uncertain=on_uncertain)
 
     @rule(
         name=st.sampled_from(["c", "d"]),
