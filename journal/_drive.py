@@ -88,6 +88,10 @@ class Driver:
         except CommitFailedError as error:
             self._log.emit("error", "commit_failed", reason=error.reason)
             raise
+        finally:
+            # The protocol ends its flights; an interrupt may have come before it had them.
+            for flight in self._entered:
+                flight.end()
 
     def perform(self, request: Any) -> Any:
         """The answer to one request."""
@@ -147,11 +151,8 @@ class Driver:
     def _enter(self, request: requests.Enter) -> Flight | None:
         if self._store.readonly:
             raise JournalReadonlyError(self._store.directory)
-        flight = self._flights.enter(request)
-        if flight is not None:
-            self._entered = [other for other in self._entered if not other.ended]
-            self._entered.append(flight)
-        return flight
+        self._entered = [flight for flight in self._entered if not flight.ended]
+        return self._flights.enter(request, self._entered)
 
     def _is_alive(self, request: requests.IsAlive) -> int | None:
         return self._store.living_pid(request.owner)
@@ -177,9 +178,9 @@ class Driver:
     def _note(self, request: requests.Note) -> None:
         self._log.emit(request.level, request.event, **request.facts)
 
-    def _inside(self) -> frozenset[Any]:
+    def _inside(self) -> frozenset[Flight]:
         """The flights that a user's function called now runs in: those of the caller, and our own."""
-        return inside.get() | {flight.identity for flight in self._entered if not flight.ended}
+        return inside.get().union(flight for flight in self._entered if not flight.ended)
 
     _ANSWERS: ClassVar[dict[type[Any], Callable[[Driver, Any], Any]]] = {
         requests.Read: _read,

@@ -13,40 +13,39 @@ from contextvars import ContextVar
 from typing import Final
 
 from journal._core.requests import Enter
-from journal.errors import EffectConflictError, EffectInFlightError, JournalClosedError, Key
+from journal.errors import EffectConflictError, EffectInFlightError, JournalClosedError
 
-Identity = tuple[int, str, bytes]
-"""A flight's registry, key space and key."""
+Identity = tuple[str, bytes]
+"""A flight's key space and key."""
 
-inside: Final[ContextVar[frozenset[Identity]]] = ContextVar("journal_flights", default=frozenset())
-"""The flights whose user functions the current code runs in."""
+inside: Final[ContextVar[frozenset[Flight]]] = ContextVar("journal_flights", default=frozenset())
+"""The flights whose user functions the current code runs in; those that have ended count no more."""
 
 
 class Flight:
     """One call that acts for a key, and those that wait for it."""
 
-    __slots__ = ("_flights", "_waiters", "ended", "error", "identity", "key", "request")
+    __slots__ = ("_waiters", "ended", "error", "flights", "identity", "request", "waits_for")
 
-    def __init__(self, flights: Flights, identity: Identity, request: Enter) -> None:
-        self._flights = flights
-        self._waiters: list[threading.Lock] = []
-        self.identity = identity
-        self.key: Key = request.key
+    def __init__(self, flights: Flights, request: Enter) -> None:
+        self.flights = flights
+        self.identity: Identity = (request.space, request.form)
         self.request = request
         self.ended = False
         self.error: BaseException | None = None
+        self.waits_for: list[Flight] = []
+        self._waiters: list[threading.Lock] = []
 
     def end(self, error: BaseException | None = None) -> None:
         """Let those who joined read again, or have this error each; the first call counts."""
-        with self._flights.lock:
-            if self.ended:
-                return
-            self.ended = True
-            self.error = error
+        with self.flights.lock:
+            if not self.ended:
+                self.error = error
+                self.flights.forget(self)
+                self.ended = True
             waiters, self._waiters = self._waiters, []
-            self._flights.remove(self)
-        for waiter in waiters:
-            waiter.release()
+            for waiter in waiters:
+                waiter.release()
 
     def add_waiter(self) -> threading.Lock:
         """A lock that is released at the end; the registry's lock is held."""
@@ -60,82 +59,83 @@ class Flights:
     """The flights of one handle."""
 
     def __init__(self, directory: str) -> None:
+        self.lock = threading.Lock()
         self._directory = directory
         self._is_closing = False
-        self.lock = threading.Lock()
         self._open: dict[Identity, Flight] = {}
-        self._waits: dict[Identity, list[Identity]] = {}
-        self._all_ended = threading.Condition(self.lock)
+        self._closers: list[threading.Lock] = []
 
-    def enter(self, request: Enter) -> Flight | None:
+    def enter(self, request: Enter, entered: list[Flight]) -> Flight | None:
         """A flight of one's own; `None` when the one that was joined has ended well, or at once where not to wait.
+
+        One's own is in `entered` before anybody else can see it, so that whatever happens it can be ended.
 
         Raises:
             EffectConflictError, EffectInFlightError: as `journal._core.requests.Enter` says.
             BaseException: what ended the flight that was joined.
         """
-        identity = (id(self), request.space, request.form)
-        callers = inside.get()
-        if identity in callers:
-            raise EffectInFlightError(request.key, os.getpid())
+        callers = [flight for flight in inside.get() if not flight.ended]
         with self.lock:
-            flight = self._open.get(identity)
+            flight = self._open.get((request.space, request.form))
             if flight is None:
-                if self._is_closing and not callers:
+                if self._is_closing and not any(caller.flights is self for caller in callers):
                     raise JournalClosedError(self._directory)
-                flight = self._open[identity] = Flight(self, identity, request)
+                flight = Flight(self, request)
+                entered.append(flight)
+                self._open[flight.identity] = flight
                 return flight
+            if _waits_for_one_of(flight, callers):
+                raise EffectInFlightError(request.key, os.getpid())
             _check_same(flight.request, request)
             if not request.wait:
                 return None
-            if self._would_wait_for(identity, callers):
-                raise EffectInFlightError(request.key, os.getpid())
             waiter = flight.add_waiter()
             for caller in callers:
-                self._waits.setdefault(caller, []).append(identity)
+                caller.waits_for.append(flight)
         try:
             waiter.acquire()
         finally:
-            self._stop_waiting(callers, identity)
+            with self.lock:
+                for caller in callers:
+                    caller.waits_for.remove(flight)
         if flight.error is not None:
             raise _own_copy(flight.error)
         return None
 
-    def remove(self, flight: Flight) -> None:
-        """Forget a flight that ends; the lock is held."""
+    def forget(self, flight: Flight) -> None:
+        """A flight ends; the lock is held."""
         self._open.pop(flight.identity, None)
         if not self._open:
-            self._all_ended.notify_all()
+            for closer in self._closers:
+                closer.release()
+            self._closers = []
 
     def close(self) -> None:
         """Let no flight begin but from inside another one, and wait until nothing is in flight."""
-        if any(identity[0] == id(self) for identity in inside.get()):
+        if any(flight.flights is self and not flight.ended for flight in inside.get()):
             raise RuntimeError("close() from inside a run, reconcile or body would wait for itself; close it outside")
         with self.lock:
             self._is_closing = True
-            while self._open:
-                self._all_ended.wait()
+            if not self._open:
+                return
+            closer = threading.Lock()
+            closer.acquire()
+            self._closers.append(closer)
+        closer.acquire()
 
-    def _would_wait_for(self, target: Identity, callers: frozenset[Identity]) -> bool:
-        """Whether a flight waits, through others, for one that the caller is inside of."""
-        seen: set[Identity] = set()
-        todo = [target]
-        while todo:
-            identity = todo.pop()
-            if identity in callers:
-                return True
-            if identity not in seen:
-                seen.add(identity)
-                todo.extend(self._waits.get(identity, ()))
-        return False
 
-    def _stop_waiting(self, callers: frozenset[Identity], identity: Identity) -> None:
-        with self.lock:
-            for caller in callers:
-                waited = self._waits[caller]
-                waited.remove(identity)
-                if not waited:
-                    del self._waits[caller]
+def _waits_for_one_of(flight: Flight, callers: list[Flight]) -> bool:
+    """Whether a flight is one that the caller is inside of, or waits, through others, for one."""
+    seen: set[Flight] = set()
+    todo = [flight]
+    while todo:
+        one = todo.pop()
+        if one in callers:
+            return True
+        if one not in seen:
+            seen.add(one)
+            todo.extend(one.waits_for)
+    return False
 
 
 def _check_same(first: Enter, second: Enter) -> None:

@@ -202,8 +202,7 @@ class Journal:
             InvalidOperationError: today's type does not decode an operation; at that operation.
             CorruptRecordError: a record is damaged; at that record.
         """
-        if stream is not None:
-            operations.check_stream(stream)
+        stream = None if stream is None else operations.check_stream(stream)
         operations.check_limit(limit)
         self._run(queries.check_from(after))
         return self._read(stream, int(after), limit)
@@ -416,8 +415,7 @@ class Journal:
         operations.check_limit(limit)
         operations.check_limit(concurrency, "concurrency")
         check_policies(on_unresolved, on_uncertain)
-        if stream is not None:
-            operations.check_stream(stream)
+        stream = None if stream is None else operations.check_stream(stream)
         if not callable(intents):
             raise TypeError(f"intents must be a function of one operation, not {intents!r}")
         if concurrency != 1:

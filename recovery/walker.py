@@ -46,12 +46,14 @@ class Operation(msgspec.Struct, frozen=True):
 class Fact(msgspec.Struct, frozen=True):
     """What is on record of an effect: its phase (none and broken among them) and its record, where it can be read.
 
-    `call` is whatever the one who looked wants to have back when the effect is settled or passed.
+    `call` is whatever the one who looked wants to have back when the effect is settled or passed; `error` what the
+    direct call would raise for an effect that is uncertain.
     """
 
     phase: str
     record: Any = None
     call: Any = None
+    error: BaseException | None = None
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -164,12 +166,12 @@ def walk(
         ending = yield from _carry_out(item, plan)
         if ending.how in counts:
             counts[ending.how] += 1
-        is_settled = ending.how in counts and ending.error is None
-        if ending.how == "uncertain" and is_settled and item.verdict is WalkVerdict.SETTLE:
+        is_settled = ending.how in counts
+        if item.verdict is WalkVerdict.STOP_UNCERTAIN:
+            is_settled = False
+        elif ending.how == "uncertain" and item.verdict is WalkVerdict.SETTLE:
             answer = yield from _ask(on_uncertain, UNCERTAIN_ANSWERS, item.intent, ending.record)
             is_settled = answer is Answer.ACCEPT
-        elif item.verdict is WalkVerdict.STOP_UNCERTAIN:
-            is_settled = False
         if not is_settled:
             at = item.operation
             stopped = Stop(at.position, at.stream, at.op_id, item.intent.key, ending.how, ending.error)
@@ -191,7 +193,7 @@ def _carry_out(item: _Planned, plan: _Plan) -> Steps[Ending]:
         return Ending("reused")
     if item.verdict is WalkVerdict.STOP_SKIPPED:
         return Ending("skipped")
-    return Ending("uncertain", record=item.fact.record)
+    return Ending("uncertain", item.fact.error, item.fact.record)
 
 
 class _Plan:

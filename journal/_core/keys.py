@@ -111,7 +111,7 @@ def _part_form(part: object, key: object) -> bytes:
         raise TypeError(f"a part of a key is a str or an int, not {type(part).__name__}: {key!r}")
     if isinstance(part, str):
         return _STRING_PART + _utf8(part, key).replace(b"\x00", b"\x00\xff") + b"\x00"
-    if part.bit_length() > 8 * KEY_BYTES_MAX // 3:
+    if part.bit_length() > KEY_BYTES_MAX * 10 // 3:
         raise ValueError(f"a key has at most {KEY_BYTES_MAX} bytes; an integer of {part.bit_length()} bits is too long")
     magnitude = abs(part).to_bytes((part.bit_length() + 7) // 8, "big")
     if part >= 0:

@@ -45,8 +45,8 @@ def append(
     stream: Any, operations: Iterable[tuple[Any, Any]], actor: Any, expected: Any, kind: Any
 ) -> Steps[list[Committed | AlreadyCommitted]]:
     """The protocol of `Journal.append_all`, and of `append` with one operation."""
-    check_stream(stream)
-    check_name(actor, "actor", ACTOR_BYTES_MAX, empty=True)
+    stream = check_stream(stream)
+    actor = check_name(actor, "actor", ACTOR_BYTES_MAX, empty=True)
     check_expected(expected)
     drafts = [draft(stream, *_pair(item), kind) for item in operations]
     if not drafts:
@@ -69,7 +69,7 @@ def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
     Raises:
         InvalidOperationError: it could not be read back as the declared type.
     """
-    check_name(op_id, "op_id", OP_ID_BYTES_MAX)
+    op_id = check_name(op_id, "op_id", OP_ID_BYTES_MAX)
     try:
         payload, decoded = keep_operation(operation, kind, VALUE_BYTES_MAX)
     except ValueRejectedError as error:
@@ -163,9 +163,8 @@ def page(stream: str | None, after: int, limit: int) -> Steps[OperationPage]:
 
 def save_cursor(name: Any, cursor: Any, stream: Any) -> Steps[None]:
     """The protocol of `Journal.save_cursor`."""
-    check_name(name, "a cursor's name", STREAM_BYTES_MAX)
-    if stream is not None:
-        check_stream(stream)
+    name = check_name(name, "a cursor's name", STREAM_BYTES_MAX)
+    stream = None if stream is None else check_stream(stream)
     check_cursor_type(cursor)
 
     def decide(txn: Transaction) -> None:
@@ -177,7 +176,7 @@ def save_cursor(name: Any, cursor: Any, stream: Any) -> Steps[None]:
 
 def cursor(name: Any) -> Steps[Cursor]:
     """The protocol of `Journal.cursor`."""
-    check_name(name, "a cursor's name", STREAM_BYTES_MAX)
+    name = check_name(name, "a cursor's name", STREAM_BYTES_MAX)
     row: CursorRow | None = yield Read(lambda view: view.cursor(name))
     return Cursor(0 if row is None else row.cursor)
 

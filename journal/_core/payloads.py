@@ -64,11 +64,13 @@ def decode_value(data: bytes, expected: Any = None) -> Any:
         return _decode_json(data)
     try:
         return msgspec.json.decode(data, type=expected)
-    except (RecursionError, MemoryError):
+    except msgspec.ValidationError as error:
+        raise NotOfTypeError(str(error)) from error
+    except (msgspec.DecodeError, RecursionError, MemoryError):
         raise
     except Exception as error:
         # A user's `__post_init__` may raise anything.
-        raise NotOfTypeError(f"{error}" or type(error).__name__) from error
+        raise NotOfTypeError(f"{type(error).__name__}: {error}") from error
 
 
 def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]:

@@ -18,7 +18,7 @@ from journal.errors import (
     EffectUnresolvedError,
 )
 from journal.options import PAGE_RECORDS
-from journal.records import Phase
+from journal.records import Guarantee, Phase
 from journal.values import Committed
 from recovery import Ending, Fact, Fetch, Intent, Look, Operation, Pass, Report, Settle, Settled, walk
 from recovery.walker import Consult
@@ -153,6 +153,8 @@ class _Hand:
             return Fact("accepted", None, call)
         self._check(intent)
         record = record_of(state)
+        if record is not None and record.phase == "uncertain" and call.guarantee is Guarantee.IDEMPOTENT:
+            return Fact("uncertain", record, call, EffectUnresolvedError(call.key, "uncertain", record))
         return Fact("none" if record is None else record.phase, record, call)
 
     def _settle(self, order: Settle) -> Steps[Ending]:
@@ -169,7 +171,7 @@ class _Hand:
         except RunRaisedError as raised:
             return Ending("failed", raised.error)
         except EffectUnresolvedError as error:
-            return Ending("uncertain" if error.reason == "uncertain" else "unresolved", error)
+            return Ending("uncertain" if error.reason == "uncertain" else "unresolved", error, error.record)
         except tuple(kind for kind, _ in _STOP_REASONS) as error:
             return Ending(next(reason for kind, reason in _STOP_REASONS if isinstance(error, kind)), error)
         self._begun = outcome.begun

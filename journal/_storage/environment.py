@@ -11,7 +11,8 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import lmdb
@@ -29,50 +30,58 @@ _PROT_NONE: Final = 0
 
 
 class Gate:
-    """Many may pass at once, or one alone."""
+    """Threads pass side by side, or one alone.
+
+    Each thread has a lock of its own, which it holds while it is inside; who wants to be alone takes them all. That is
+    cheap for those who pass, and safe against an interrupt: `with` takes and leaves a lock in one step.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._inside = 0
-        self._is_claimed = False
+        self._own = threading.local()
+        self._registering = threading.RLock()
+        self._locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+        self._claimed: list[threading.RLock] = []
 
-    def enter(self) -> None:
-        """Come in, with others."""
-        with self._changed:
-            while self._is_claimed:
-                self._changed.wait()
-            self._inside += 1
-
-    def leave(self) -> None:
-        """Go out again."""
-        with self._changed:
-            self._inside -= 1
-            if self._is_claimed and not self._inside:
-                self._changed.notify_all()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Wait until everybody is out, and keep them out."""
-        self.claim()
+    def lock(self) -> threading.RLock:
+        """The lock that the current thread holds while it is inside."""
         try:
-            yield
+            own: threading.RLock = self._own.lock
+        except AttributeError:
+            with self._registering:
+                own = threading.RLock()
+                self._locks.add(own)
+                self._own.lock = own
+        return own
+
+    def alone(self, body: Callable[[], None]) -> None:
+        """Wait until everybody is out, and do something while nobody can come in."""
+        try:
+            self.claim()
+            body()
         finally:
             self.give_back()
 
     def claim(self) -> None:
-        """Begin to be alone; `give_back` ends it."""
-        with self._changed:
-            while self._is_claimed:
-                self._changed.wait()
-            self._is_claimed = True
-            while self._inside:
-                self._changed.wait()
+        """Begin to be alone; `give_back` ends it, in the same thread."""
+        self._take(self._registering)
+        for lock in list(self._locks):
+            self._take(lock)
 
     def give_back(self) -> None:
-        """End being alone."""
-        with self._changed:
-            self._is_claimed = False
-            self._changed.notify_all()
+        """End being alone, or the attempt at it."""
+        while self._claimed:
+            with contextlib.suppress(RuntimeError):  # an interrupt came before it was taken
+                self._claimed[-1].release()
+            self._claimed.pop()
+
+    def _take(self, lock: threading.RLock) -> None:
+        # Noted first: what an interrupt leaves behind is given back in any case.
+        if lock is not self._registering:
+            self._claimed.append(lock)
+            lock.acquire()
+            return
+        lock.acquire()
+        self._claimed.append(lock)
 
 
 class Environment:
@@ -92,25 +101,33 @@ class Environment:
 
     def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
         """Run a function in a read transaction; nothing of LMDB's may leave it."""
-        self.gate.enter()
-        try:
-            with self._begin(write=False) as txn:
-                return body(txn)
-        finally:
-            self.gate.leave()
+        return self._transact(body, write=False)
 
-    @contextlib.contextmanager
-    def write(self) -> Iterator[lmdb.Transaction]:
-        """The write transaction: committed by its `commit`, dropped otherwise. The writer's turn must be held."""
-        self.gate.enter()
-        try:
-            txn = self._begin(write=True)
+    def write(self, body: Callable[[lmdb.Transaction], T]) -> T:
+        """Run a function in the write transaction, which it commits; what it leaves uncommitted is dropped.
+
+        The writer's turn must be held.
+        """
+
+        def body_then_drop(txn: lmdb.Transaction) -> T:
+            value = body(txn)
+            txn.abort()  # after a commit this does nothing; leaving a `with` without it would commit
+            return value
+
+        return self._transact(body_then_drop, write=True)
+
+    def _transact(self, body: Callable[[lmdb.Transaction], T], *, write: bool) -> T:
+        for _ in range(_BEGIN_TRIES):
             try:
-                yield txn
-            finally:
-                txn.abort()  # after a commit this does nothing
-        finally:
-            self.gate.leave()
+                with self.gate.lock(), self._require().begin(write=write) as txn:
+                    return body(txn)
+            except lmdb.MapResizedError:
+                # Another process made the map larger: adopt its size.
+                self.gate.alone(lambda: self._require().set_mapsize(0))
+            except lmdb.ReadersFullError:
+                if not self._require().reader_check():
+                    time.sleep(POLL_SECONDS_MAX)
+        raise JournalBusyError(self.directory, None)
 
     def grow(self, *, settles: bool) -> None:
         """Make the map larger; its last part is kept for what settles an effect already in flight.
@@ -118,26 +135,23 @@ class Environment:
         Raises:
             JournalFullError: the map has reached its ceiling.
         """
-        with self.gate.alone():
-            env = self._require()
-            size = env.info()["map_size"]
-            ceiling = self._max_size
-            if ceiling is not None and not settles:
-                ceiling -= MAP_RESERVE_BYTES
-            larger = 2 * size if ceiling is None else min(2 * size, ceiling)
-            if larger <= size:
-                raise JournalFullError(
-                    self.directory, f"its map has reached max_size={self._max_size} bytes, of which {size} are in use"
-                )
-            _check_address_space(self.directory, larger - size)
-            env.set_mapsize(larger)
-            self._is_in_reserve = settles and ceiling is not None and larger > ceiling - MAP_RESERVE_BYTES
+        size: int = self._require().info()["map_size"]
+        ceiling = self._max_size
+        if ceiling is not None and not settles:
+            ceiling -= MAP_RESERVE_BYTES
+        larger = 2 * size if ceiling is None else min(2 * size, ceiling)
+        if larger <= size:
+            reason = f"its map has reached max_size={self._max_size} bytes, of which {size} are in use"
+            raise JournalFullError(self.directory, reason)
+        _check_address_space(self.directory, larger - size)
+        self.gate.alone(lambda: self._require().set_mapsize(larger))
+        self._is_in_reserve = settles and ceiling is not None and larger > ceiling - MAP_RESERVE_BYTES
 
     def leave_reserve(self) -> None:
         """Make the map as small again as it was before the reserve was used, so that only outcomes can use it."""
         if self._is_in_reserve and self._max_size is not None:
-            with self.gate.alone():
-                self._require().set_mapsize(self._max_size - MAP_RESERVE_BYTES)
+            size = self._max_size - MAP_RESERVE_BYTES
+            self.gate.alone(lambda: self._require().set_mapsize(size))
             self._is_in_reserve = False
 
     def sizes(self) -> tuple[int, int]:
@@ -149,33 +163,17 @@ class Environment:
 
     def close(self) -> None:
         """Close the environment when every transaction of this process has ended; twice is fine."""
-        with self.gate.alone():
-            env, self._env = self._env, None
-            if env is not None:
-                env.close()
+        self.gate.alone(self._close)
+
+    def _close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
     def _require(self) -> lmdb.Environment:
         if self._env is None:
             raise JournalClosedError(self.directory)
         return self._env
-
-    def _begin(self, *, write: bool) -> lmdb.Transaction:
-        for _ in range(_BEGIN_TRIES):
-            env = self._require()
-            try:
-                return env.begin(write=write)
-            except lmdb.MapResizedError:
-                # Another process made the map larger: adopt its size. Our own gate is shared now, so go out first.
-                self.gate.leave()
-                try:
-                    with self.gate.alone():
-                        self._require().set_mapsize(0)
-                finally:
-                    self.gate.enter()
-            except lmdb.ReadersFullError:
-                if not env.reader_check():
-                    time.sleep(POLL_SECONDS_MAX)
-        raise JournalBusyError(self.directory, None)
 
 
 def _check_address_space(directory: str, more_bytes: int) -> None:

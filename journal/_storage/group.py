@@ -72,10 +72,13 @@ class GroupCommit:
         self,
         commit_batch: Callable[[list[Entry]], None],
         wait_timeout: float,
+        *,
         closed_error: Callable[[], Exception],
+        after_interrupt: Callable[[], None],
     ) -> None:
         self._commit_batch = commit_batch
         self._closed_error = closed_error
+        self._after_interrupt = after_interrupt
         self._wait_timeout = wait_timeout
         self._lock = threading.Lock()
         self._is_closed = False
@@ -122,6 +125,8 @@ class GroupCommit:
             if not entry.is_done:
                 self._lead(entry)
         except BaseException:
+            if self._leader is entry:
+                self._after_interrupt()
             self._leave(entry)
             raise
 

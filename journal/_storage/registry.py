@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,16 +17,15 @@ _open: Final[dict[FileIdentity, weakref.ref[Store]]] = {}
 _forking: list[Store] = []
 
 
-@contextlib.contextmanager
-def claimed(store: Store, identity: FileIdentity) -> Iterator[int | None]:
-    """Register a store while it opens; gives this process's pid instead where the same file is open already."""
+def open_once(store: Store, identity: FileIdentity, open_files: Callable[[], None]) -> bool:
+    """Open a store's files and register it; False, with nothing done, where this process has the same file open."""
     with _lock:
         other = _open.get(identity)
         if other is not None and other() is not None:
-            yield os.getpid()
-            return
-        yield None
+            return False
+        open_files()
         _open[identity] = weakref.ref(store)
+        return True
 
 
 def forget(identity: FileIdentity) -> None:

@@ -42,7 +42,7 @@ from journal.errors import (
     UnsupportedFormatError,
 )
 from journal.options import PAGE_SCAN_RECORDS
-from journal.records import FORMAT_VERSION, Header, Phase
+from journal.records import FORMAT_VERSION, Header, LogRecord, Phase
 from journal.values import Finding, Stats
 
 T = TypeVar("T")
@@ -75,32 +75,35 @@ class Store:
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {files.DATA_FILE: files.identity_of(self._data_path)}
-        with registry.claimed(self, self._identities[files.DATA_FILE]) as other_pid:
-            if other_pid is not None:
-                raise JournalLockedError(directory, other_pid)
-            descriptors: list[int] = []
-            try:
-                self._environment = _open_environment(
-                    directory, readonly=readonly, map_size=map_size, max_size=max_size
-                )
-                self.header = _read_header(self._environment, directory)
-                self._genesis = digest(self.header.journal_id.encode())
-                self._owner: owners.Owner | None = None
-                if not readonly:
-                    descriptors.append(files.open_lock_file(directory, files.TURN_FILE))
-                    descriptors.append(files.open_lock_file(directory, files.OWNERS_FILE))
-                    for name in (files.TURN_FILE, files.LMDB_LOCK_FILE):
-                        self._identities[name] = files.identity_of(os.path.join(directory, name))
-                    self._turn = Turn(directory, descriptors[0])
-                    self._owner = owners.Owner(descriptors[1])
-                self._descriptors = descriptors
-                self._has_owner_row = False
-                self.group = GroupCommit(self._commit_batch, wait_timeout, lambda: JournalClosedError(directory))
-                self._finalizer = weakref.finalize(self, _release, self._environment, descriptors)
-            except BaseException:
-                for descriptor in descriptors:
-                    os.close(descriptor)
-                raise
+        if not registry.open_once(self, self._identities[files.DATA_FILE], lambda: self._open(map_size, max_size)):
+            raise JournalLockedError(directory, os.getpid())
+
+    def _open(self, map_size: int, max_size: int | None) -> None:
+        directory = self.directory
+        self._owner: owners.Owner | None = None
+        self._has_owner_row = False
+        self._descriptors: list[int] = []
+        self._environment = _open_environment(directory, readonly=self.readonly, map_size=map_size, max_size=max_size)
+        self._finalizer = weakref.finalize(self, _release, self._environment, self._descriptors)
+        try:
+            self.header = _read_header(self._environment, directory)
+            self._genesis = digest(self.header.journal_id.encode())
+            if not self.readonly:
+                for name in (files.TURN_FILE, files.OWNERS_FILE):
+                    self._descriptors.append(files.open_lock_file(directory, name))
+                for name in (files.TURN_FILE, files.LMDB_LOCK_FILE):
+                    self._identities[name] = files.identity_of(os.path.join(directory, name))
+                self._turn = Turn(directory, self._descriptors[0])
+                self._owner = owners.Owner(self._descriptors[1])
+        except BaseException:
+            self._finalizer()
+            raise
+        self.group = GroupCommit(
+            self._commit_batch,
+            self.wait_timeout,
+            closed_error=lambda: JournalClosedError(directory),
+            after_interrupt=self._release_turn,
+        )
 
     # --- what everything above uses ----------------------------------------------------------------------------
 
@@ -212,13 +215,15 @@ class Store:
         self._environment.gate = Gate()
         self._finalizer()
 
+    def _release_turn(self) -> None:
+        self._turn.release()
+
     # --- the shared commit -------------------------------------------------------------------------------------
 
     def _commit_batch(self, entries: list[Entry]) -> None:
         try:
             self._check_files()
-            with self._turn.taken(entries[0].deadline):
-                self._commit_turn(entries)
+            self._turn.run(lambda: self._commit_turn(entries), entries[0].deadline)
         except JournalBusyError as error:
             now = time.monotonic()
             for entry in entries:
@@ -253,50 +258,28 @@ class Store:
                 return
 
     def _attempt(self, entries: list[Entry]) -> list[Entry]:
-        """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back.
-
-        A refusal counts only with the commit that it was made beside: it may rest on what another entry appended.
-        """
-        view: StoreTransaction | None = None
-        answers: list[tuple[Entry, Any, int, int]] = []
-        refusals: list[tuple[Entry, Exception]] = []
+        """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
+        batch = _Batch(entries, self._genesis, self._owner, has_owner_row=self._has_owner_row)
         interrupt: BaseException | None = None
         try:
-            with self._environment.write() as txn:
-                view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self._has_owner_row)
-                for index, entry in enumerate(entries):
-                    view.at = entry.at
-                    count = len(view.appended)
-                    try:
-                        answers.append((entry, entry.decide(view), count, len(view.appended)))
-                    except lmdb.Error:
-                        raise
-                    except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
-                        if len(view.appended) != count or isinstance(error, CorruptRecordError):
-                            # It left something in the transaction, or LMDB may have ended that: go on without it.
-                            entry.fail(error)
-                            return entries[:index] + entries[index + 1 :]
-                        refusals.append((entry, error))
-                if view.has_changes:
-                    txn.commit()
+            self._environment.write(batch.decide_and_commit)
         except BaseException as error:
             # After any error from a commit, an interrupt too: read again before anybody is told what happened.
-            if view is None or not self._has_landed(view):
+            if not self._has_landed(batch):
                 raise
             interrupt = None if isinstance(error, Exception) else error
-        self._has_owner_row = view.has_owner_row
-        for entry, answer, start, end in answers:
-            entry.succeed(answer, view.appended[start:end])
-        for entry, refusal in refusals:
-            entry.fail(refusal)
+        if batch.spoiled is not None:
+            return [entry for entry in entries if entry is not batch.spoiled]
+        batch.tell()
+        self._has_owner_row = batch.has_owner_row
         if interrupt is not None:
             raise interrupt
         return []
 
-    def _has_landed(self, view: StoreTransaction) -> bool:
-        if not view.appended:
+    def _has_landed(self, batch: _Batch) -> bool:
+        if batch.last is None:
             return False
-        position, record_digest = view.last
+        position, record_digest = batch.last
         with contextlib.suppress(Exception):
             frame = self._environment.read(lambda txn: StoreView(txn, self._genesis).frame(position))
             return frame.digest == record_digest
@@ -330,6 +313,56 @@ class Store:
                 raise JournalClosedError(self.directory, self._closed_because)
 
 
+class _Batch:
+    """The decisions of one shared commit, and what became of each."""
+
+    def __init__(
+        self, entries: list[Entry], genesis: bytes, owner: owners.Owner | None, *, has_owner_row: bool
+    ) -> None:
+        self.spoiled: Entry | None = None
+        self.last: tuple[int, bytes] | None = None
+        self.has_owner_row = has_owner_row
+        self._entries = entries
+        self._genesis = genesis
+        self._owner = owner
+        self._answers: list[tuple[Entry, Any, list[tuple[int, LogRecord]]]] = []
+        self._refusals: list[tuple[Entry, Exception]] = []
+
+    def decide_and_commit(self, txn: lmdb.Transaction) -> None:
+        """Take each decision, and commit what they wrote; a spoiled one ends it before the commit."""
+        view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self.has_owner_row)
+        for entry in self._entries:
+            view.at = entry.at
+            count = len(view.appended)
+            try:
+                answer = entry.decide(view)
+            except lmdb.Error:
+                raise
+            except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
+                if len(view.appended) != count or isinstance(error, CorruptRecordError):
+                    # It left something in the transaction, or LMDB may have ended that: the others go on without it.
+                    entry.fail(error)
+                    self.spoiled = entry
+                    return
+                self._refusals.append((entry, error))
+            else:
+                self._answers.append((entry, answer, view.appended[count:]))
+        if view.has_changes:
+            self.last = view.last if view.appended else None
+            txn.commit()
+        self.has_owner_row = view.has_owner_row
+
+    def tell(self) -> None:
+        """Give each entry what became of it; the commit is durable.
+
+        A refusal counts only now: it may rest on what another entry of the same commit appended.
+        """
+        for entry, answer, records in self._answers:
+            entry.succeed(answer, records)
+        for entry, refusal in self._refusals:
+            entry.fail(refusal)
+
+
 def _prepare_directory(directory: str, *, create: bool, clock: Callable[[], int], wait_timeout: float) -> None:
     if not files.has_journal(directory):
         if not create:
@@ -347,18 +380,21 @@ def _create(directory: str, *, clock: Callable[[], int], wait_timeout: float) ->
     files.check_filesystem(directory)
     descriptor = files.open_lock_file(directory, files.TURN_FILE)
     try:
-        with Turn(directory, descriptor).taken(time.monotonic() + wait_timeout):
-            if files.has_journal(directory):
-                return
-            files.remove_new_files(directory)
-            header = Header(FORMAT_VERSION, secrets.token_hex(16), clock())
-            row = layout.seal(layout.HEADER_KEY, encode(header))
-            create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
-            os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
-            os.rename(os.path.join(directory, files.NEW_DATA_FILE), os.path.join(directory, files.DATA_FILE))
-            files.sync_directory(directory)
+        Turn(directory, descriptor).run(lambda: _create_data(directory, clock), time.monotonic() + wait_timeout)
     finally:
         os.close(descriptor)
+
+
+def _create_data(directory: str, clock: Callable[[], int]) -> None:
+    if files.has_journal(directory):
+        return  # another process was faster
+    files.remove_new_files(directory)
+    header = Header(FORMAT_VERSION, secrets.token_hex(16), clock())
+    row = layout.seal(layout.HEADER_KEY, encode(header))
+    create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
+    os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
+    os.rename(os.path.join(directory, files.NEW_DATA_FILE), os.path.join(directory, files.DATA_FILE))
+    files.sync_directory(directory)
 
 
 def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size: int | None) -> Environment:
@@ -386,11 +422,7 @@ def _read_header(environment: Environment, directory: str) -> Header:
             raise UnsupportedFormatError(directory, f"a journal of format {version}", files.SUPPORTED)
         return msgspec.msgpack.decode(raw, type=Header)
     except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, IndexError, TypeError) as error:
-        environment.close()
         raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
-    except BaseException:
-        environment.close()
-        raise
 
 
 def _release(environment: Environment, descriptors: list[int]) -> None:

@@ -15,7 +15,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from journal.errors import JournalBusyError
@@ -32,24 +32,25 @@ class Turn:
         self._directory = directory
         self._descriptor = descriptor
 
-    @contextlib.contextmanager
-    def taken(self, deadline: float) -> Iterator[None]:
-        """Hold the turn; `deadline` is in `time.monotonic()` seconds.
+    def run(self, body: Callable[[], None], deadline: float) -> None:
+        """Do something in the turn; `deadline` is in `time.monotonic()` seconds.
 
         Raises:
             JournalBusyError: another process held it until the deadline.
         """
-        is_in_front = _poll(self._take_place, min(deadline, time.monotonic() + COURTESY_SECONDS))
         try:
+            _poll(self._take_place, min(deadline, time.monotonic() + COURTESY_SECONDS))
             if not _poll(self._take_turn, deadline):
                 raise JournalBusyError(self._directory, holder_of(self._descriptor))
+            self._set_place(fcntl.F_UNLCK)
+            body()
         finally:
-            if is_in_front:
-                self._set_place(fcntl.F_UNLCK)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.release()
+
+    def release(self) -> None:
+        """Give back whatever is held of the turn; nothing is fine."""
+        self._set_place(fcntl.F_UNLCK)
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _take_turn(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
