@@ -273,28 +273,28 @@ class Play(Generic[T]):
         self.request: Any = None
         self.is_done = False
         self.returned: Any = None
-        self._protocol = protocol
+        self.protocol = protocol
         self._advance(lambda: next(protocol))
 
     def does(self, kind: type[Any], answer: Any = _BY_ITSELF) -> Play[T]:
         """Expect this request, and answer it: by itself (what the user's function raises is thrown in), or as given."""
         self.expect(kind)
         if answer is not _BY_ITSELF:
-            self._advance(lambda: self._protocol.send(answer))
+            self._advance(lambda: self.protocol.send(answer))
             return self
         try:
             given = self.memory.perform(self.request)
         except BaseException as error:
             thrown = error
-            self._advance(lambda: self._protocol.throw(thrown))
+            self._advance(lambda: self.protocol.throw(thrown))
         else:
-            self._advance(lambda: self._protocol.send(given))
+            self._advance(lambda: self.protocol.send(given))
         return self
 
     def raises(self, kind: type[Any], error: BaseException) -> Play[T]:
         """Expect this request, and throw an exception in at its place."""
         self.expect(kind)
-        self._advance(lambda: self._protocol.throw(error))
+        self._advance(lambda: self.protocol.throw(error))
         return self
 
     def cut_after(self, kind: type[Any], error: BaseException) -> Play[T]:
@@ -329,14 +329,14 @@ class Play(Generic[T]):
 
     def close(self) -> None:
         """Throw `GeneratorExit` in: the protocol must end without another request."""
-        self._protocol.close()
+        self.protocol.close()
 
     def _advance(self, step: Callable[[], Any]) -> None:
         try:
             self.request = step()
             while isinstance(self.request, requests.Note):
                 self.memory.notes.append(self.request)
-                self.request = self._protocol.send(None)
+                self.request = self.protocol.send(None)
         except StopIteration as end:
             self.is_done, self.returned = True, end.value
             return

@@ -111,6 +111,7 @@ def test_value_is_detached_from_what_was_given() -> None:
         ([float("-inf")], r"\$\[0\] is -inf"),
         ((1, 2), r"\$ is of type tuple, which does not come back as it was"),
         ({"a": ({},)}, r"\$\.a is of type tuple"),
+        ([1.5, None, {"b": (1,)}], r"\$\[2\]\.b is of type tuple"),
         ({1, 2}, r"\$ is of type set"),
         (b"a", r"\$ is of type bytes"),
         (datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), r"\$ is of type datetime"),
@@ -373,8 +374,8 @@ def test_type_that_nothing_decodes_into_is_refused(kind: Any) -> None:
         check_type(kind, "returns")
 
 
-@pytest.mark.parametrize("kind", [None, int])
-@pytest.mark.parametrize("data", [b"", b"{", b"1 2", b"\xff"])
+@pytest.mark.parametrize("kind", [None, dict[str, int]])
+@pytest.mark.parametrize("data", [b"", b"{", b'{"a":', b'{"a":1} 2', b"\xff"])
 def test_bytes_that_are_no_json_are_told_apart_from_another_type(data: bytes, kind: Any) -> None:
     """Damage is no question of types."""
     with pytest.raises(msgspec.DecodeError) as caught:

@@ -28,11 +28,13 @@ class Script:
         self,
         *implied: Iterable[str],
         facts: dict[str, str] | None = None,
+        errors: dict[str, Exception] | None = None,
         endings: dict[str, Ending | Exception] | None = None,
         reports: dict[int, Exception] | None = None,
     ) -> None:
         self.implied = list(implied)
         self.facts = facts or {}
+        self.errors = errors or {}
         self.endings = endings or {}
         self.reports = reports or {}
         self.trail: list[str] = []
@@ -76,10 +78,11 @@ class Script:
                 self.trail.append(" ".join(["consult", *names]))
                 return question.function(*question.arguments)
             case Look():
-                key = question.intent.key
+                key = str(question.intent.key)
                 self.trail.append(f"look {key}")
-                phase = self.facts.get(str(key), "none")
-                return Fact(phase, None if phase in {"none", "broken"} else f"record of {key}", call=key)
+                phase = self.facts.get(key, "none")
+                record = None if phase in {"none", "broken"} else f"record of {key}"
+                return Fact(phase, record, key, self.errors.get(key))
             case Settle():
                 following = "" if question.following is None else f" then {question.following.call}"
                 self.trail.append(f"settle {question.fact.call}{following}")
@@ -217,15 +220,19 @@ def test_effect_that_does_not_settle_stops_the_walk(reason: str) -> None:
     assert script.trail[-1] == "report 10 last"
 
 
-def test_error_of_a_settled_ending_stops_the_walk() -> None:
-    """An uncertain effect of which the call raised (a `run_effect` without a result) is counted, and stops the walk."""
+@pytest.mark.parametrize("answer, cursor", [("accept", 10), ("stop", 5)])
+@pytest.mark.parametrize("phase", ["uncertain", "intent"])
+def test_uncertain_effect_without_a_result_is_decided_about(answer: str, cursor: int, phase: str) -> None:
+    """A `run_effect` that a person resolved so: a stop tells what the direct call would have raised."""
     error = Boom("no result")
-    script = Script(["a"], endings={"a": Ending("uncertain", error)})
+    script = Script(
+        ["a"], facts={"a": phase}, errors={"a": error}, endings={"a": Ending("uncertain", error, "its record")}
+    )
 
-    settled = script.walk(on_uncertain=unused)
+    settled = script.walk(on_uncertain=answer)
 
-    assert settled == 5
-    assert settled.stopped == Stop(10, "s", "op-10", "a", "uncertain", error)
+    assert settled == cursor
+    assert settled.stopped == (None if answer == "accept" else Stop(10, "s", "op-10", "a", "uncertain", error))
     assert counts(settled) == {"uncertain": 1}
 
 
