@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -19,7 +20,9 @@ from journal._core.keys import has_prefix, key_form
 from journal._core.ledger import EffectChange, EffectState, event_of, next_entry
 from journal._core.operations import draft
 from journal._core.requests import OperationPage, Steps, StoredOperation
+from journal._storage.store import Store
 from journal.errors import CorruptRecordError, Key
+from journal.options import MAP_BYTES_MIN, WAIT_TIMEOUT_SECONDS
 from journal.records import (
     CursorRow,
     EffectEntry,
@@ -380,3 +383,15 @@ def raising(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return raise_it
+
+
+def open_store(directory: Path, *, clock: Callable[[], int] = lambda: START, **options: Any) -> Store:
+    """A store in a directory, which it makes where it is missing."""
+    given: dict[str, Any] = {
+        "readonly": False,
+        "create": True,
+        "map_size": MAP_BYTES_MIN,
+        "max_size": None,
+        "wait_timeout": WAIT_TIMEOUT_SECONDS,
+    }
+    return Store(str(directory), clock=clock, **(given | options))
