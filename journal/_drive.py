@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from journal._core import requests
-from journal._core.requests import DeadlineError, RunRaisedError, Steps
+from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
 from journal._flights import Flight, Flights, inside
 from journal._logs import Log
 from journal._storage.store import Store
@@ -80,7 +80,7 @@ class Driver:
         except StopIteration as end:
             value: T = end.value
             return value
-        except RunRaisedError as raised:
+        except (RunRaisedError, CutOffError) as raised:
             raise raised.error  # noqa: B904 - the very exception of the user's run, with its own cause
         except CorruptRecordError as error:
             self._log.emit("error", "record_corrupt", position=error.position, key=error.key, reason=error.reason)
@@ -112,6 +112,8 @@ class Driver:
         token = inside.set(self._inside())
         try:
             return request.function()
+        except GeneratorExit as error:
+            raise CutOffError(error) from error
         finally:
             inside.reset(token)
             self._elapsed_ms = round((time.perf_counter() - started) * 1_000, 3)
@@ -144,6 +146,8 @@ class Driver:
         finally:
             signal.cancel()
             self._elapsed_ms = round((time.perf_counter() - started) * 1_000, 3)
+        if isinstance(answer.error, GeneratorExit):
+            raise CutOffError(answer.error)
         if answer.error is not None:
             raise answer.error
         return answer.value

@@ -12,7 +12,7 @@ import threading
 from contextvars import ContextVar
 from typing import Final
 
-from journal._core.requests import Enter
+from journal._core.requests import Enter, RunRaisedError
 from journal.errors import EffectConflictError, EffectInFlightError, JournalClosedError
 
 Identity = tuple[str, bytes]
@@ -150,6 +150,8 @@ def _check_same(first: Enter, second: Enter) -> None:
 
 def _own_copy(error: BaseException) -> BaseException:
     """A copy for one who joined: an exception that several raise would mix their tracebacks."""
+    if isinstance(error, RunRaisedError):
+        return RunRaisedError(_own_copy(error.error))
     try:
         twin: BaseException = copy.copy(error)
     except Exception:  # noqa: BLE001 - a user's exception may refuse to be copied

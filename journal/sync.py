@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
@@ -120,6 +121,7 @@ class Journal:
         )
         self._flights = Flights(self._store.directory)
         self._log = Log(logger, self._store.header.journal_id)
+        self._closing = threading.RLock()
         self._is_closing = False
 
     def __enter__(self) -> Self:
@@ -151,9 +153,10 @@ class Journal:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
         self._store.check_process()
-        self._is_closing = True
-        self._flights.close()
-        self._store.close()
+        with self._closing:
+            self._is_closing = True
+            self._flights.close()
+            self._store.close()
 
     # --- operations --------------------------------------------------------------------------------------------
 

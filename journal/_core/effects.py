@@ -39,6 +39,7 @@ from journal._core.requests import (
     Steps,
     Transaction,
 )
+from journal._core.texts import error_text
 from journal.errors import (
     EffectConflictError,
     EffectFailedError,
@@ -51,7 +52,6 @@ from journal.errors import (
 from journal.options import (
     PROOF_BYTES_MAX,
     RECONCILE_TIMEOUT_SECONDS,
-    TEXT_CHARS_MAX,
     VALUE_BYTES_MAX,
 )
 from journal.records import EffectEntry, Guarantee, Phase, Via
@@ -444,17 +444,6 @@ def check_seconds(seconds: Any, name: str) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
         raise ValueError(f"{name} must be a positive finite number of seconds, not {seconds!r}")
-
-
-def error_text(error: BaseException) -> str:
-    """An exception as records keep it: `Type: text`."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
-        text = "(its text cannot be had)"
-    name = type(error).__name__
-    whole = f"{name}: {text}" if text else name
-    return whole[:TEXT_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> EffectState | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from journal._core.texts import error_text
 from journal.options import VALUE_DEPTH_MAX
 
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -70,7 +71,7 @@ def decode_value(data: bytes, expected: Any = None) -> Any:
         raise
     except Exception as error:
         # A user's `__post_init__` may raise anything.
-        raise NotOfTypeError(f"{type(error).__name__}: {error}") from error
+        raise NotOfTypeError(error_text(error)) from error
 
 
 def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]:
@@ -79,7 +80,14 @@ def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]
     Raises:
         ValueRejectedError: it does not come back equal (or as `returns`), is too long or nested too deep.
     """
-    return _checked(_encode_json, value, returns, bytes_max, "pass returns= with its type")
+    data, decoded = _checked(_encode_json, value, returns, bytes_max, "pass returns= with its type")
+    if returns is not None:
+        try:
+            _decode_json(data)
+        except Exception as error:
+            # A type may take what is no JSON (`msgspec.Raw` does); nobody else could read the record.
+            raise ValueRejectedError(f"it is no JSON: {error_text(error)}") from error
+    return data, decoded
 
 
 def keep_operation(operation: object, expected: Any, bytes_max: int) -> tuple[bytes, Any]:
@@ -123,15 +131,16 @@ def _checked(encode: Any, value: object, expected: Any, bytes_max: int, advice: 
         data = encode(value)
     except Exception as error:
         where = _first_difference(value) if expected is None else None
-        raise ValueRejectedError(where or f"it cannot be encoded: {error}") from error
+        raise ValueRejectedError(where or f"it cannot be encoded: {error_text(error)}") from error
     if len(data) > bytes_max:
         raise ValueRejectedError(f"it has {len(data)} bytes as JSON, at most {bytes_max} can be kept")
     if _is_deep(data):
         raise ValueRejectedError(f"it is nested deeper than {VALUE_DEPTH_MAX} levels")
     try:
         decoded = decode_value(data, expected)
-    except NotOfTypeError as error:
-        raise ValueRejectedError(f"it does not come back as {expected!r}: {error}") from error
+    except Exception as error:
+        as_what = "" if expected is None else f" as {expected!r}"
+        raise ValueRejectedError(f"it does not come back{as_what}: {error_text(error)}") from error
     if expected is None and not _is_equal(value, decoded):
         where = _first_difference(value) or "it does not come back equal"
         raise ValueRejectedError(f"{where}; {advice}")

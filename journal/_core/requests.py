@@ -203,12 +203,20 @@ class DeadlineError(Exception):
 
 
 class RunRaisedError(Exception):
-    """Carries out of a protocol the very exception that a user's `run` raised; drivers raise that one instead.
+    """Carries out of a protocol the very exception that a user's function raised; drivers raise that one instead.
 
     A generator cannot raise every exception as it is: a `StopIteration` would become a `RuntimeError`.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class CutOffError(BaseException):
+    """Carries a `GeneratorExit` of a user's function into a protocol, which could not tell it from its own end."""
+
+    def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from journal._core.effects import error_text
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, EffectState, advance, next_entry, record_of
 from journal._core.payloads import ValueRejectedError, keep_value
 from journal._core.requests import Commit, Enter, Flight, IsAlive, Read, Steps, Transaction
+from journal._core.texts import error_text
 from journal.errors import EffectConflictError, EffectInFlightError, NotPerformed
 from journal.options import PROOF_BYTES_MAX, REASON_BYTES_MAX
 from journal.records import Phase, Via

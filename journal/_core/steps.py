@@ -8,7 +8,7 @@ from typing import Any
 from journal._core.effects import decoded
 from journal._core.keys import key_form
 from journal._core.payloads import ValueRejectedError, check_type, keep_value
-from journal._core.requests import Call, Commit, Enter, Flight, Read, Steps, Transaction
+from journal._core.requests import Call, Commit, Enter, Flight, Read, RunRaisedError, Steps, Transaction
 from journal.errors import Key
 from journal.options import VALUE_BYTES_MAX
 from journal.records import StepRecord
@@ -33,7 +33,10 @@ def _step_in_flight(key: Key, form: bytes, body: Callable[[], Any], returns: Any
     try:
         found: StepRecord | None = yield Read(lambda view: view.step(form))
         if found is None:
-            value = yield Call(body)
+            try:
+                value = yield Call(body)
+            except Exception as error:
+                raise RunRaisedError(error) from error
             try:
                 data, _ = keep_value(value, returns, VALUE_BYTES_MAX)
             except ValueRejectedError as error:

@@ -111,6 +111,8 @@ class GroupCommit:
         try:
             with self._lock:
                 if self._is_closed:
+                    if is_last:
+                        return
                     raise self._closed_error()
                 self._is_closed = is_last
                 if self._leader is None:
