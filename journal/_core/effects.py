@@ -228,11 +228,13 @@ class _Attempt:
                 yield from self._wait(pid, record)
             elif verdict is Verdict.START:
                 outcome = yield from self._start(state, record)
-            elif verdict is Verdict.ASK and state is not None:
-                outcome = yield from self._ask(state)
-            elif state is not None:
-                yield _reused(call, state)
-                outcome = _settled(call, state, "reused")
+            else:
+                assert state is not None  # noqa: S101 - the table asks and answers only where something is on record
+                if verdict is Verdict.ASK:
+                    outcome = yield from self._ask(state)
+                else:
+                    yield _reused(call, state)
+                    outcome = _settled(call, state, "reused")
             if outcome is not None:
                 return outcome
 
@@ -294,7 +296,8 @@ class _Attempt:
         except BaseException as error:
             yield from self._release("run-failed", error_text(error))
             raise
-        return (yield from self._accept(begun, value, Via.RUN))
+        outcome = yield from self._accept(begun, value, Via.RUN)
+        return outcome if outcome is not None else (yield from self._moved_on())
 
     def _fail(self, begun: EffectState, error: Exception, *, is_absent: bool) -> Steps[Outcome]:
         """Record a `failed`, and raise what the caller gets for it; or give what somebody else decided meanwhile."""
@@ -340,7 +343,8 @@ class _Attempt:
         begun: EffectState | None = yield from self._commit_intent(decide_both)
         return None if begun is None else (yield from self.run(begun))
 
-    def _accept(self, begun: EffectState, value: Any, via: Via) -> Steps[Outcome]:
+    def _accept(self, begun: EffectState, value: Any, via: Via) -> Steps[Outcome | None]:
+        """Record a proof; `None` where the record no longer stands as it did."""
         call = self.call
         try:
             proof, _ = keep_value(value, call.returns, call.value_bytes_max)
@@ -353,7 +357,7 @@ class _Attempt:
         following = yield from self._enter_following()
         if following is None:
             state: EffectState | None = yield from self._commit_outcome(begun, change)
-            return (yield from self._moved_on()) if state is None else _settled(call, state, how)
+            return None if state is None else _settled(call, state, how)
         return (yield from self._accept_and_begin(begun, change, how, *following))
 
     def _enter_following(self) -> Steps[tuple[EffectCall, Flight] | None]:
@@ -370,7 +374,7 @@ class _Attempt:
 
     def _accept_and_begin(
         self, begun: EffectState, change: EffectChange, how: str, following: EffectCall, flight: Flight
-    ) -> Steps[Outcome]:
+    ) -> Steps[Outcome | None]:
         """Commit this effect's acceptance and the intent of the next one together."""
         form, owner = self.call.form, self._owner
 
@@ -385,7 +389,7 @@ class _Attempt:
             raise
         if next_begun is None:
             flight.end()
-            return (yield from self._moved_on()) if accepted is None else _settled(self.call, accepted, how)
+            return None if accepted is None else _settled(self.call, accepted, how)
         return Outcome(accepted, how, Begun(following, flight, next_begun))
 
     def _commit_outcome(

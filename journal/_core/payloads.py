@@ -138,9 +138,10 @@ def _checked(encode: Any, value: object, expected: Any, bytes_max: int, advice: 
         raise ValueRejectedError(f"it is nested deeper than {VALUE_DEPTH_MAX} levels")
     try:
         decoded = decode_value(data, expected)
+    except NotOfTypeError as error:
+        raise ValueRejectedError(f"it does not come back as {expected!r}: {error}") from error
     except Exception as error:
-        as_what = "" if expected is None else f" as {expected!r}"
-        raise ValueRejectedError(f"it does not come back{as_what}: {error_text(error)}") from error
+        raise ValueRejectedError(f"it does not come back: {error_text(error)}") from error
     if expected is None and not _is_equal(value, decoded):
         where = _first_difference(value) or "it does not come back equal"
         raise ValueRejectedError(f"{where}; {advice}")

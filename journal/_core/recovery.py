@@ -160,12 +160,8 @@ class _Hand:
     def _settle(self, order: Settle) -> Steps[Ending]:
         call: EffectCall = order.fact.call
         following: EffectCall | None = None if order.following is None else order.following.call
+        # What was begun ahead is what the walk settles next: it stops nowhere in between.
         begun, self._begun = self._begun, None
-        if begun is not None and begun.call.form != call.form:
-            # The walk went elsewhere: what was begun ahead will not be run.
-            self._begun = begun
-            yield from self.withdraw()
-            begun = None
         try:
             outcome: Outcome = yield from settle(call, self._owner, begun=begun, following=following)
         except RunRaisedError as raised:
