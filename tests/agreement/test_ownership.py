@@ -10,12 +10,21 @@ from typing import Any
 
 import pytest
 
-from journal import Accepted, EffectInFlightError, EffectUnresolvedError, Journal, JournalBusyError, Uncertain
+from journal import (
+    Accepted,
+    EffectInFlightError,
+    EffectUnresolvedError,
+    Journal,
+    JournalBusyError,
+    NotPerformed,
+    Uncertain,
+)
 
 from .support import (
     PATIENCE,
     Call,
     FileRecipient,
+    Gate,
     Peer,
     Stub,
     leave_open,
@@ -260,6 +269,35 @@ def test_verdict_of_a_slower_process_does_not_overwrite(
     assert mine == Accepted("m-1", "reconcile")
     assert (said["proof"], said["via"]) == ("m-1", "reconcile")
     assert phases(j, "k") == ["intent", "released", "accepted"]
+    asker.finish()
+
+
+@pytest.mark.parametrize("delivers", [True, False], ids=["found", "nothing"])
+def test_verdict_on_an_older_attempt_starts_over(
+    j: Journal, start_peer: Start, recipient: FileRecipient, delivers: bool
+) -> None:
+    """While one process asks, another proves absence and runs: the first one's verdict is too late, and it waits."""
+    leave_open(j, "k")
+    asker = start_peer("call", key="k", run=[], reconcile=["asking", "listen"])
+    asker.hear("opened")
+    asker.hear("asking")
+    gate = Gate("mine")
+
+    def run() -> Any:
+        if delivers:
+            recipient.deliver("k")
+        return gate()
+
+    call = Call(lambda: j.effect("k", run=run, reconcile=Stub(NotPerformed("absent"))))
+    gate.wait_until_entered()
+    asker.tell("return")
+    wait_until(lambda: bool(recipient.questions("k")))
+    gate.open()
+    said = asker.hear("accepted", "raised", "uncertain")
+
+    assert call.result() == Accepted("mine", "run")
+    assert (said["word"], said.get("proof"), said.get("via")) == ("accepted", "mine", "run")
+    assert phases(j, "k") == ["intent", "released", "failed", "intent", "accepted"]
     asker.finish()
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,9 @@ def call(
             else:
                 say("accepted", proof=j.step(asked, work))
         except BaseException as error:
-            say("raised", error=type(error).__name__, reason=getattr(error, "reason", None))
+            cause = error.__cause__
+            said = "".join(traceback.format_exception(cause)) if cause else None
+            say("raised", error=type(error).__name__, reason=getattr(error, "reason", None), cause=said)
         if after == "close":
             j.close()
             say("closed")
