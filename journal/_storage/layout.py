@@ -97,7 +97,7 @@ def chain(before: bytes, position: int, head: bytes) -> bytes:
 def frame(position: int, record_digest: bytes, head: bytes, payload: bytes) -> bytes:
     """The value of a log record."""
     body = _RECORD.pack(0, len(head), record_digest)[4:] + head + payload
-    return _U32.pack(crc32(body, position & 0xFFFFFFFF)) + body
+    return _U32.pack(crc32(body, _fold(position))) + body
 
 
 def unframe(position: int, value: bytes) -> Frame:
@@ -110,10 +110,15 @@ def unframe(position: int, value: bytes) -> Frame:
         check, head_bytes, record_digest = _RECORD.unpack_from(value)
     except struct.error:
         raise DamagedRowError(f"it has only {len(value)} bytes") from None
-    if crc32(value[4:], position & 0xFFFFFFFF) != check:
+    if crc32(value[4:], _fold(position)) != check:
         raise DamagedRowError("its checksum is wrong")
     end = _RECORD.size + head_bytes
     return Frame(record_digest, value[_RECORD.size : end], value[end:])
+
+
+def _fold(position: int) -> int:
+    """Where a record's check starts: 32 bits in which every byte of its position counts."""
+    return (position ^ position >> 32) & 0xFFFFFFFF
 
 
 def seal(key: bytes, content: bytes) -> bytes:

@@ -62,6 +62,7 @@ class StoreView:
                 return 0, self._genesis
             key, value = _item(cursor)
             if key[:1] != layout.LOG:
+                self._check_any(cursor, None)
                 return 0, self._genesis
             position = layout.position_of(key)
             return position, self._unframe(position, value).digest
@@ -359,15 +360,30 @@ class StoreView:
             raise CorruptRecordError(None, f"a row of {table}: {error}", _key_or_none(form)) from error
 
     def _scan(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows in order, from a key on, that begin with a prefix.
+
+        The rows just before and just after are checked as well: with a flipped byte in its key, one of them may be ours.
+        """
         with self._txn.cursor() as cursor:
+            is_found = _moved(cursor.set_range, start)
+            if _moved(cursor.prev if is_found else cursor.last):
+                self._check_any(cursor, None)
+                is_found = _moved(cursor.next)
+            elif is_found:
+                is_found = _moved(cursor.first)
+            if not is_found:
+                return
+            before = b""
+            rows: Any = cursor  # bytes, since buffers were not asked for
             try:
-                if not cursor.set_range(start):
-                    return
-                rows: Any = cursor  # bytes, since buffers were not asked for
                 for key, value in rows:
+                    if key <= before or key < start:
+                        raise CorruptRecordError(None, "the rows are out of order")
                     if not key.startswith(prefix):
+                        self._check_any(cursor, None)
                         return
                     yield key, value
+                    before = key
             except _DAMAGED as error:
                 raise CorruptRecordError(None, f"a page of the data file: {error}") from error
 
