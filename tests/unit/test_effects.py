@@ -17,13 +17,13 @@ from journal._core.effects import (
     check_binding,
     effect,
     effect_call,
-    error_text,
     run_effect,
     settle,
 )
 from journal._core.keys import key_form
 from journal._core.payloads import fingerprint
 from journal._core.requests import Ask, Call, Commit, DeadlineError, Decide, Enter, IsAlive, Pause, Read, RunRaisedError
+from journal._core.texts import error_text
 from journal.errors import (
     CorruptRecordError,
     EffectConflictError,
@@ -34,7 +34,7 @@ from journal.errors import (
     JournalFullError,
     NotPerformed,
 )
-from journal.options import PROOF_BYTES_MAX, TEXT_CHARS_MAX, VALUE_BYTES_MAX
+from journal.options import PROOF_BYTES_MAX, VALUE_BYTES_MAX
 from journal.records import Guarantee, Phase, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from tests.unit.support import (
@@ -1259,36 +1259,3 @@ def test_closed_call_asks_nothing_more(beginning: Callable[[Memory], None], step
 
     assert inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
     assert memory.in_flight == {}
-
-
-# Texts
-
-
-@pytest.mark.parametrize(
-    "error, text",
-    [
-        (Boom("500"), "Boom: 500"),
-        (Boom(), "Boom"),
-        (KeyError("k"), "KeyError: 'k'"),
-        (KeyboardInterrupt(), "KeyboardInterrupt"),
-        (Boom("a\ud800"), "Boom: a\\ud800"),
-    ],
-)
-def test_error_is_kept_as_type_and_text(error: BaseException, text: str) -> None:
-    """Whatever it is, it can be written."""
-    assert error_text(error) == text
-
-
-def test_text_of_an_error_is_bounded() -> None:
-    """A recipient may answer with a whole page."""
-    assert error_text(Boom("a" * 10_000)) == "Boom: " + "a" * (TEXT_CHARS_MAX - 6)
-
-
-def test_error_whose_text_cannot_be_had_is_named() -> None:
-    """A user's `__str__` may raise."""
-
-    class Silent(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no text")
-
-    assert error_text(Silent()) == "Silent: (its text cannot be had)"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from journal._core.keys import key_form
-from journal._core.requests import Call, Commit, Enter, Read
+from journal._core.requests import Call, Commit, Enter, Read, RunRaisedError
 from journal._core.steps import step
 from journal.errors import CorruptRecordError, EffectInFlightError, JournalFullError
 from journal.options import VALUE_BYTES_MAX
@@ -92,17 +92,19 @@ def test_first_result_recorded_wins() -> None:
     assert play.memory.head() == 1
 
 
-@pytest.mark.parametrize("error", [Boom("no"), CorruptRecordError(1, "no"), EffectInFlightError("k", 1)])
+@pytest.mark.parametrize(
+    "error", [Boom("no"), StopIteration(), CorruptRecordError(1, "no"), EffectInFlightError("k", 1)]
+)
 def test_body_that_raises_records_nothing(error: Exception) -> None:
     """The very same exception goes on, to the caller and to those who joined."""
     play = playing(raising(error)).run(Read, Enter, Read)
 
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(RunRaisedError) as caught:
         play.does(Call)
 
-    assert caught.value is error
+    assert caught.value.error is error
     assert play.memory.head() == 0
-    assert play.memory.holds[0].ends == [error]
+    assert play.memory.holds[0].ends == [caught.value]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
