@@ -18,7 +18,7 @@ from tests.crash.support.deaths import NEVER, Fuse
 from tests.crash.support.processes import die
 from tests.crash.support.recipient import Kind
 from tests.crash.support.service import STREAM, Delivery, Key, Service, Trouble, World, key_of, text_of
-from tests.crash.support.state import CURSOR, recover
+from tests.crash.support.state import CURSOR, GROUP, GROUP_SIZE, recover
 
 Act = Callable[[World, Fuse], None]
 
@@ -72,10 +72,6 @@ def append_all(world: World, fuse: Fuse) -> None:
     with world.open() as j, fuse.burning():
         for committed in j.append_all(STREAM, operations):
             world.acknowledge("append", committed.op_id, [committed.position, committed.sequence])
-
-
-GROUP = "group "
-GROUP_SIZE = 3
 
 
 class Settle(msgspec.Struct, frozen=True):

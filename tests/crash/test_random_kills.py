@@ -1,6 +1,7 @@
 """Services killed at random moments, again and again; then everything must add up."""
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -8,6 +9,8 @@ from tests.crash.support.processes import KILLED, Process, Processes
 from tests.crash.support.service import World
 from tests.crash.support.state import check_all, recover
 from tests.crash.worker import work
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KILLS = 25
 MOMENT_SECONDS_MAX = 0.25
@@ -33,11 +36,13 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(
     for survivor in alive:
         assert survivor.kill() == KILLED
 
-    first_walk, first = processes.run(recover, world)
+    # What lies before the saved cursor is said to be settled: the first recovery does not look there.
+    first_walk, first = processes.run(recover, world, goes_on=True)
     second_walk, second = processes.run(recover, world)
 
     check_all(world, first_walk, first)
     check_all(world, second_walk, second)
     assert second == first
-    kinds = {event.phase for events in first.histories.values() for event in events}
-    assert kinds >= {"intent", "accepted"}, "the services did nothing"
+    phases = Counter(event.phase for events in first.histories.values() for event in events)
+    print(f"{len(first.operations)} operations, {first.steps} steps, events: {dict(phases)}")
+    assert set(phases) >= {"intent", "accepted"}, "the services did nothing"

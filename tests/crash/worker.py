@@ -12,7 +12,7 @@ import journal
 from journal import Committed, EffectFailedError, EffectUnresolvedError, NotPerformed
 from tests.crash.support.recipient import KINDS
 from tests.crash.support.service import STREAM, Delivery, Service, Trouble, World
-from tests.crash.support.state import CURSOR
+from tests.crash.support.state import CURSOR, GROUP, GROUP_SIZE
 
 THREADS = 4
 ROUNDS_MAX = 100_000  # a worker that nobody kills ends some day
@@ -60,7 +60,7 @@ def one_round(j: journal.Journal, world: World, name: str, draw: random.Random, 
             mine.append(service.append(j, draw.choice(KINDS), name))
             service.settle(j, mine[-1])
         case "group":
-            operations = [(f"{name} {index}", Delivery(draw.choice(KINDS))) for index in range(3)]
+            operations = [(f"{GROUP}{name} {index}", Delivery(draw.choice(KINDS))) for index in range(GROUP_SIZE)]
             for committed in j.append_all(STREAM, operations):
                 assert isinstance(committed, Committed)
                 world.acknowledge("append", committed.op_id, [committed.position, committed.sequence])

@@ -82,13 +82,15 @@ def seam_of_commits(fuse: Fuse) -> None:
     """Inside the storage: around the write transaction, after each put, around LMDB's commit, before waiters are told."""
     write = Environment.write
 
-    @contextlib.contextmanager
-    def watched_write(environment: Environment) -> Iterator[Any]:
-        fuse.reach("before begin")
-        with write(environment) as txn:
+    def watched_write(environment: Environment, body: Callable[[Any], Any]) -> Any:
+        def watched_body(txn: Any) -> Any:
             fuse.reach("after begin")
-            yield WatchedTransaction(txn, fuse)
+            return body(WatchedTransaction(txn, fuse))
+
+        fuse.reach("before begin")
+        value = write(environment, watched_body)
         fuse.reach("after the transaction")
+        return value
 
     Environment.write = watched_write  # type: ignore[method-assign, assignment]  # in this child alone
     around(GroupCommit, "_lead", fuse, lambda *arguments: "leading a batch")

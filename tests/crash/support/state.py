@@ -13,6 +13,8 @@ from journal import Committed
 from tests.crash.support.service import Service, World, key_of, text_of
 
 CURSOR = "service"
+GROUP = "group "
+GROUP_SIZE = 3
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -49,11 +51,14 @@ class State(msgspec.Struct, frozen=True):
     findings: list[str]
 
 
-def recover(world: World, *, is_watched: bool = True) -> tuple[Walk, State]:
-    """Start-up: settle everything from the beginning; gives what `recover` answered and what is there then."""
+def recover(world: World, *, is_watched: bool = True, goes_on: bool = False) -> tuple[Walk, State]:
+    """Start-up: settle everything, from the beginning or on from the saved cursor.
+
+    Gives what `recover` answered and what is there then.
+    """
     service = Service(world, is_watched=is_watched)
     with world.open() as j:
-        settled = j.recover(intents=service.intents)
+        settled = j.recover(j.cursor(CURSOR) if goes_on else 0, intents=service.intents)
         stop = settled.stopped
         walk = Walk(
             cursor=int(settled),
@@ -98,7 +103,7 @@ def check_all(world: World, walk: Walk, state: State) -> None:
 
 
 def check_log(state: State) -> None:
-    """Positions and sequences have no gap, and the derived tables say what the log says."""
+    """Positions and sequences have no gap, a group is whole, and the derived tables say what the log says."""
     assert state.findings == []
     events = [event for history in state.histories.values() for event in history]
     positions = sorted([committed.position for committed in state.operations] + [event.position for event in events])
@@ -109,6 +114,10 @@ def check_log(state: State) -> None:
     for committed in state.operations:
         sequences.setdefault(committed.stream, []).append(committed.sequence)
     assert all(found == list(range(1, len(found) + 1)) for found in sequences.values()), sequences
+    groups = Counter(
+        committed.op_id.rpartition(" ")[0] for committed in state.operations if committed.op_id.startswith(GROUP)
+    )
+    assert set(groups.values()) <= {GROUP_SIZE}, "one append_all is there whole or not at all"
     for key, record in state.records.items():
         events = state.histories[key]
         intents = [event for event in since_cleared(events) if event.phase == "intent"]
