@@ -13,10 +13,18 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "internals" / "cra
 BEGIN = "<!-- begin of what tests/crash/page.py prints -->\n"
 END = "<!-- end of what tests/crash/page.py prints -->\n"
 
+STEPS = """\
+Each protocol is killed before and after each step of its generator (a read, a commit, a call of somebody's code), then
+around each write of the storage's transaction (before it begins, after each put, before and after LMDB's commit, before
+those who wait are told), then at lines of its code spread evenly over it; `JOURNAL_CRASH_LINES=100000` tries every line.
+Each place is tried in a copy of the same world: killed there, recovered twice, and the same call made again."""
+
 
 def render() -> str:
     """The generated part of the page."""
-    return "\n".join(["## The matrix", "", *render_overview(), *render_windows(), "## The steps", "", *render_steps()])
+    return "\n".join(
+        ["## The matrix", "", *render_overview(), *render_windows(), "## The steps", "", STEPS, "", *render_steps()]
+    )
 
 
 def render_overview() -> list[str]:

@@ -12,9 +12,12 @@ from tests.crash.worker import work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-KILLS = 25
-MOMENT_SECONDS_MAX = 0.25
-"""A service dies at a moment drawn up to here: while it starts, while it catches up, or at work."""
+KILLS = 20
+AT_WORK_SHARE = 0.7
+"""How many of the services are left alone until they are at work; the others may die while they start or catch up."""
+
+MOMENT_SECONDS_MAX = 0.2
+"""The moment of a death is drawn up to here."""
 
 
 @pytest.mark.parametrize("services", [1, 2])
@@ -29,7 +32,10 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(
     for kill in range(KILLS):
         while len(alive) < services:
             name = f"{kill}-{len(alive)}"
-            alive.append(processes.start(work, world, name, seed=draw.randrange(1 << 30)))
+            service = processes.start(work, world, name, seed=draw.randrange(1 << 30))
+            if draw.random() < AT_WORK_SHARE:
+                service.hear()
+            alive.append(service)
         victim = alive.pop(draw.randrange(services))
         assert not victim.is_over_within(draw.uniform(0, MOMENT_SECONDS_MAX)), victim.value()
         assert victim.kill() == KILLED

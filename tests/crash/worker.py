@@ -10,6 +10,7 @@ from typing import get_args
 
 import journal
 from journal import Committed, EffectFailedError, EffectUnresolvedError, NotPerformed
+from tests.crash.support.processes import say_parent
 from tests.crash.support.recipient import KINDS
 from tests.crash.support.service import STREAM, Delivery, Service, Trouble, World
 from tests.crash.support.state import CURSOR, GROUP, GROUP_SIZE
@@ -23,6 +24,7 @@ def work(world: World, name: str, seed: int) -> None:
     """Starts up as a service does, and works until it is killed."""
     with world.open() as j:
         catch_up(j, world)
+        say_parent("at work")
         threads = [
             threading.Thread(target=labour, args=(j, world, f"{name}.{index}", random.Random(f"{seed} {index}")))
             for index in range(THREADS)

@@ -6,6 +6,7 @@ after its death, and the child. So the server waits for nobody, and a child may 
 
 import contextlib
 import gc
+import logging
 import os
 import pickle
 import signal
@@ -22,6 +23,7 @@ from .processes import REQUEST_BYTES_MAX, Child, Processes
 
 def serve(serving: socket.socket, asking: socket.socket) -> None:
     """Forks for each request until standard input ends."""
+    logging.getLogger("journal").addHandler(logging.NullHandler())  # what goes wrong here goes wrong on purpose
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests' own affair
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards need nobody who waits for them
     gc.freeze()  # a collection in a child would copy every page that the children share
