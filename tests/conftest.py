@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 from collections.abc import Generator
 
 import hypothesis
@@ -23,9 +24,13 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let child processes import the tree under test, whatever is installed."""
+    """Let child processes import the tree under test, whatever is installed, and be interrupted."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    # Whoever starts the tests in the background of a shell has SIGINT ignored, and so would every child that a test
+    # wants to interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
