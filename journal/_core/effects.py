@@ -160,8 +160,8 @@ def settle(
     intent may share the commit of this one's acceptance.
     """
     if begun is not None:
-        flight: Flight = begun.flight
-        return (yield from _in_flight(_Attempt(call, owner, following), flight, begun.state))
+        attempt = _Attempt(call, owner, following)
+        return (yield from _in_flight(attempt, begun.flight, attempt.run(begun.state)))
     while True:
         state: EffectState | None = yield Read(lambda view: view.effect(call.form))
         check_binding(call, state)
@@ -170,7 +170,8 @@ def settle(
             return _settled(call, state, "reused")
         entered: Flight | None = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
         if entered is not None:
-            return (yield from _in_flight(_Attempt(call, owner, following), entered, None))
+            attempt = _Attempt(call, owner, following)
+            return (yield from _in_flight(attempt, entered, attempt.settle(seen=state)))
 
 
 def check_binding(call: EffectCall, state: EffectState | None) -> None:
@@ -191,10 +192,10 @@ def check_binding(call: EffectCall, state: EffectState | None) -> None:
     raise EffectConflictError(call.key, reason, record_of(state))
 
 
-def _in_flight(attempt: _Attempt, flight: Flight, begun: EffectState | None) -> Steps[Outcome]:
+def _in_flight(attempt: _Attempt, flight: Flight, steps: Steps[Outcome]) -> Steps[Outcome]:
     """Act for the key, and let go of it whatever happens."""
     try:
-        outcome = yield from attempt.settle() if begun is None else attempt.run(begun)
+        outcome = yield from steps
     except BaseException as error:
         # Those who joined shared the call of the user's function, not what stopped this caller before it.
         is_shared = attempt.has_called or isinstance(error, EffectInFlightError)
@@ -214,11 +215,16 @@ class _Attempt:
         self._owner = owner
         self._following = following
 
-    def settle(self) -> Steps[Outcome]:
-        """Follow the table until there is an outcome."""
+    def settle(self, seen: EffectState | None) -> Steps[Outcome]:
+        """Follow the table until there is an outcome; `seen` is what stood on record before the flight began."""
         call = self.call
+        state = seen
+        is_first = True
         while True:
-            state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+            if state is not None or not is_first:
+                # Another flight may have ended since; where nothing stood, the intent's commit will tell.
+                state = yield Read(lambda view: view.effect(call.form))
+            is_first = False
             check_binding(call, state)
             record = record_of(state)
             holder, pid = yield from self._holder(state)

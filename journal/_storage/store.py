@@ -74,8 +74,8 @@ class Store:
         self._closed_because: str | None = None
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
-        self._identities = {files.DATA_FILE: files.identity_of(self._data_path)}
-        if not registry.open_once(self, self._identities[files.DATA_FILE], lambda: self._open(map_size, max_size)):
+        self._identities = {self._data_path: files.identity_of(self._data_path)}
+        if not registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
             raise JournalLockedError(directory, os.getpid())
 
     def _open(self, map_size: int, max_size: int | None) -> None:
@@ -92,7 +92,8 @@ class Store:
                 for name in (files.TURN_FILE, files.OWNERS_FILE):
                     self._descriptors.append(files.open_lock_file(directory, name))
                 for name in (files.TURN_FILE, files.LMDB_LOCK_FILE):
-                    self._identities[name] = files.identity_of(os.path.join(directory, name))
+                    path = os.path.join(directory, name)
+                    self._identities[path] = files.identity_of(path)
                 self._turn = Turn(directory, self._descriptors[0])
                 self._owner = owners.Owner(self._descriptors[1])
         except BaseException:
@@ -197,7 +198,7 @@ class Store:
         if self._finalizer.alive:
             self.group.close()
             self._finalizer()
-            registry.forget(self._identities[files.DATA_FILE])
+            registry.forget(self._identities[self._data_path])
 
     # --- around a fork -----------------------------------------------------------------------------------------
 
@@ -303,12 +304,13 @@ class Store:
 
     def _check_files(self) -> None:
         """Refuse to write into a file that the path no longer names: the next process would not see it."""
-        for name, identity in self._identities.items():
+        for path, identity in self._identities.items():
             try:
-                is_same = files.identity_of(os.path.join(self.directory, name)) == identity
+                is_same = files.identity_of(path) == identity
             except FileNotFoundError:
                 is_same = False
             if not is_same:
+                name = os.path.basename(path)
                 self._closed_because = f"its {name} was replaced or deleted while it was open"
                 raise JournalClosedError(self.directory, self._closed_because)
 

@@ -44,8 +44,10 @@ class Turn:
                 raise JournalBusyError(self._directory, holder_of(self._descriptor))
             self._set_place(fcntl.F_UNLCK)
             body()
-        finally:
+        except BaseException:
             self.release()
+            raise
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def release(self) -> None:
         """Give back whatever is held of the turn; nothing is fine."""
