@@ -7,10 +7,19 @@ or gives the answer itself.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
+import inspect
+import itertools
+import os
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from types import FrameType, ModuleType
+from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -395,3 +404,105 @@ def open_store(directory: Path, *, clock: Callable[[], int] = lambda: START, **o
         "wait_timeout": WAIT_TIMEOUT_SECONDS,
     }
     return Store(str(directory), clock=clock, **(given | options))
+
+
+PATIENCE: Final = 30.0
+"""Seconds after which a wait that must end is a failure; nothing passes or fails by being faster."""
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait until something is so that another thread brings about."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        os.sched_yield()
+
+
+class InThread(Generic[T]):
+    """A call in a thread of its own."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self.returned: T | None = None
+        self.raised: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.returned = self._function()
+        except BaseException as error:
+            self.raised = error
+
+    def join(self) -> InThread[T]:
+        """Wait until it has ended; a call that hangs is a failure."""
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "it hangs"
+        return self
+
+    def result(self) -> T:
+        """What it returned, or raised."""
+        self.join()
+        if self.raised is not None:
+            raise self.raised
+        returned: Any = self.returned
+        answer: T = returned
+        return answer
+
+
+class InterruptAt:
+    """Raises `KeyboardInterrupt` before the n-th line that this thread runs in one module, as a signal might.
+
+    Python comes back to the line of a `with` to leave it, and looks for signals only after that.
+    """
+
+    def __init__(self, module: ModuleType, line: int) -> None:
+        self._file = module.__file__
+        self._left = line
+        self._withs = _lines_with_with(inspect.getsource(module))
+        self._inside: set[tuple[FrameType, int]] = set()
+        self._before: Any = None
+        self.has_come = False
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename == self._file else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line" and not self.has_come and not self._leaves_with((frame, frame.f_lineno)):
+            self._left -= 1
+            if self._left < 0:
+                self.has_come = True
+                raise KeyboardInterrupt
+        return self._line
+
+    def _leaves_with(self, place: tuple[FrameType, int]) -> bool:
+        if place[1] not in self._withs:
+            return False
+        if place in self._inside:
+            self._inside.remove(place)
+            return True
+        self._inside.add(place)
+        return False
+
+
+@functools.cache
+def _lines_with_with(source: str) -> frozenset[int]:
+    return frozenset(node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.With))
+
+
+def lines_interrupted(module: ModuleType, run: Callable[[InterruptAt], None]) -> int:
+    """Run something anew for each line of the module that it comes to, interrupted before that line; how many."""
+    for line in itertools.count():
+        interrupt = InterruptAt(module, line)
+        run(interrupt)
+        if not interrupt.has_come:
+            break
+    return line

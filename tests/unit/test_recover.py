@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from journal._core.keys import key_form
-from journal._core.recovery import NOT_STARTED, PASSED, recover
+from journal._core.ledger import NOT_STARTED, PASSED
+from journal._core.recovery import recover
 from journal._core.requests import (
     Ask,
     Call,

@@ -18,7 +18,7 @@ from journal._storage.turn import FLOCK, Turn, holder_of
 from journal.errors import JournalBusyError
 from tests.unit.support import Boom, raising
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 30.0
 """Seconds after which a wait that must end is a failure."""
 
 
