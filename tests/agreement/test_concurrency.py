@@ -23,6 +23,7 @@ from .support import (
     Boom,
     Call,
     Gate,
+    Peer,
     Stub,
     accept,
     at_once,
@@ -408,6 +409,16 @@ def test_concurrent_appends_have_no_gap(j: Journal) -> None:
     assert sorted(sequence for own in told for sequence in own) == list(range(1, 401))
     assert all(own == sorted(own) for own in told)
     assert [c.sequence for c in operations] == [c.position for c in operations] == list(range(1, 401))
+
+
+@pytest.mark.parametrize("method", ["append", "effect"])
+def test_stampede_of_threads_ends(j: Journal, start_peer: Callable[..., Peer], method: str) -> None:
+    """However threads are switched, each call ends, and the log is dense; in a process that can be killed if not."""
+    peer = start_peer("stampede", method=method)
+    head = peer.hear("ended")["head"]
+
+    assert head == j.head() == 960 * (1 if method == "append" else 2)
+    peer.finish()
 
 
 def test_concurrent_resends_commit_once(j: Journal) -> None:

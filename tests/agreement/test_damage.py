@@ -1,11 +1,14 @@
 """What is no journal, or no longer one: refused at `open`, without touching it; and records that are damaged."""
 
+import pickle
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgspec
 import pytest
 
 import journal
@@ -137,6 +140,28 @@ def test_truncated_to_its_first_pages_is_refused(
     assert peer.hear("raised")["error"] == "UnsupportedFormatError"
 
 
+def test_newer_format_is_refused_untouched(open_journal: Open, path: Path) -> None:
+    """A journal of a later version of this library is refused with both versions, and stays as it is."""
+    fill(open_journal)
+    with lmdb.open(str(path), lib_version=0) as environment, environment.begin(write=True) as txn:
+        row = txn.get(b"\x01journal")
+        assert row is not None
+        version, *rest = msgspec.msgpack.decode(row[:-4])
+        content = msgspec.msgpack.encode([version + 1, *rest])
+        txn.put(b"\x01journal", content + zlib.crc32(content, zlib.crc32(b"\x01journal")).to_bytes(4, "big"))
+    before = data_file(path).read_bytes()
+
+    for options in ({}, {"create": False}, {"readonly": True}):
+        with pytest.raises(UnsupportedFormatError) as caught:
+            journal.open(path, **options)  # type: ignore[arg-type]
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            assert str(version + 1) in str(error.found)
+            assert str(version) in str(error.supported)
+        assert str(version + 1) in str(caught.value)
+
+    assert data_file(path).read_bytes() == before
+
+
 def test_refused_journal_opens_once_it_is_put_back(open_journal: Open, path: Path) -> None:
     """A refusal leaves nothing behind that would keep the sound file from opening."""
     fill(open_journal)
@@ -240,7 +265,8 @@ def test_damaged_effect_refuses(damaged: Journal) -> None:
     ):
         with pytest.raises(CorruptRecordError) as caught:
             call()
-        assert (caught.value.key, caught.value.position) == ("bad", 5)
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            assert (error.key, error.position) == ("bad", 5)
 
     assert called.count == 0
 

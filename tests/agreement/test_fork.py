@@ -34,3 +34,14 @@ def test_child_may_open_for_itself(start_peer: Callable[..., Peer], path: Path) 
     assert said["operations"] == ["before", "child", "after"]
     peer.finish()
     assert path.is_dir()
+
+
+def test_fork_in_the_middle_of_commits_hangs_nobody(start_peer: Callable[..., Peer]) -> None:
+    """A thread commits while the process forks: whatever locks it held then, the children open and append."""
+    peer = start_peer("fork_busy")
+    said = peer.hear("parent")
+
+    assert said["statuses"] == [3] * 20
+    assert said["operations"] == list(range(20))
+    assert said["is_whole"]
+    peer.finish()

@@ -1,5 +1,6 @@
 """A journal that is full: new work is refused, what is in flight gets its outcome, and everything can be read."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,9 +8,47 @@ import pytest
 
 from journal import Accepted, Journal, JournalFullError
 
-from .support import Stub, accept, leave_open, unused
+from .support import Call, Peer, Stub, accept, leave_open, unused
 
 MIB = 1024 * 1024
+
+
+def test_readers_go_on_while_the_map_grows(open_journal: Callable[..., Journal]) -> None:
+    """Threads read all the time while appends make the map grow many times over."""
+    j = open_journal(map_size=MIB)
+    accept(j, "k", "m-1")
+    is_over = threading.Event()
+
+    def read() -> int:
+        count = 0
+        while not is_over.is_set():
+            sequences = [c.sequence for c in j.read("s", limit=3)]
+            assert sequences == list(range(1, len(sequences) + 1))
+            assert j.effect("k", run=unused(), reconcile=unused()) == Accepted("m-1", "run")
+            count += 1
+        return count
+
+    readers = [Call(read) for _ in range(3)]
+    for index in range(24):
+        j.append("s", "x" * MIB, op_id=str(index))
+    is_over.set()
+
+    assert all(reader.result() for reader in readers)
+    assert [len(c.operation) for c in j.read()] == [MIB] * 24
+
+
+def test_map_that_another_process_made_grow_is_taken_up(
+    open_journal: Callable[..., Journal], start_peer: Callable[..., Peer]
+) -> None:
+    """A handle whose map has become too small reads and writes on."""
+    j = open_journal(map_size=MIB)
+    j.append("s", "before", op_id="before")
+    peer = start_peer("grow")
+    assert peer.hear("grown")["head"] == 41
+
+    assert len(list(j.read("large"))) == 40
+    assert j.append("s", "after", op_id="after").position == 42
+    assert accept(j, "k") == Accepted("proof", "run")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from journal import (
     UnsupportedFormatError,
 )
 
-from .support import Call, Gate, Peer, accept, leave_open, unused
+from .support import Call, Gate, Peer, accept, at_once, leave_open, unused
 
 PUBLIC = [
     "Accepted",
@@ -288,6 +288,67 @@ def test_files_are_private_to_the_user(j: Journal, path: Path) -> None:
 
     assert modes
     assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_files_are_private_whatever_the_umask(open_journal: Callable[..., Journal], path: Path) -> None:
+    """A process that lets everybody read its files does not let them read the journal."""
+    before = os.umask(0)
+    try:
+        j = open_journal()
+        accept(j, "k")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.rglob("*") if file.is_file()}
+    finally:
+        os.umask(before)
+
+    assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_relative_path_is_the_one_at_the_opening(
+    open_journal: Callable[..., Journal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that changes its directory goes on with the same journal, and may not open it twice."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    j = open_journal(Path("journal"))
+    j.append("s", 1, op_id="1")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert j.append("s", 2, op_id="2").position == 2
+    assert accept(j, "k") == Accepted("proof", "run")
+    with pytest.raises(JournalLockedError):
+        journal.open(tmp_path / "journal")
+    j.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert open_journal(tmp_path / "journal").head() == 4
+
+
+def test_many_threads_open_it_once(open_journal: Callable[..., Journal], path: Path) -> None:
+    """Of eight threads that open one path at once, also one where nothing is yet, one gets it."""
+
+    def work() -> Journal | None:
+        try:
+            return journal.open(path)
+        except JournalLockedError:
+            return None
+
+    handles = [handle for handle in (call.result() for call in at_once(8, work)) if handle is not None]
+
+    assert len(handles) == 1
+    assert handles[0].append("s", 1, op_id="1").position == 1
+    handles[0].close()
+    assert open_journal().head() == 1
+
+
+def test_many_readers_at_once(j: Journal) -> None:
+    """Hundreds of iterators in the middle of their reading keep nobody from anything."""
+    j.append_all("s", [(str(index), index) for index in range(3)])
+    readers = [iter(j.read()) for _ in range(500)]
+    first = [next(reader).operation for reader in readers]
+    j.append("s", 3, op_id="3")
+
+    assert first == [0] * 500
+    assert all(next(reader).operation == 1 for reader in readers)
+    assert accept(j, "k") == Accepted("proof", "run")
 
 
 async def _coroutine(*_: object) -> None:

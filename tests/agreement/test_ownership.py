@@ -1,5 +1,7 @@
 """Who owns an intent, until when, and what other processes do meanwhile."""
 
+import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -12,6 +14,7 @@ import pytest
 
 from journal import (
     Accepted,
+    EffectFailedError,
     EffectInFlightError,
     EffectUnresolvedError,
     Journal,
@@ -301,6 +304,44 @@ def test_verdict_on_an_older_attempt_starts_over(
     asker.finish()
 
 
+@pytest.mark.parametrize("late", ["late", ValueError("late"), NotPerformed("late")], ids=repr)
+def test_late_end_of_an_older_attempt_touches_no_later_one(j: Journal, start_peer: Start, late: Any) -> None:
+    """A person said that attempt 1 did not happen, another process runs attempt 2; then attempt 1 ends after all."""
+    gate = Gate(late)
+    old = Call(lambda: j.effect("k", run=gate, reconcile=unused()))
+    gate.wait_until_entered()
+    record = j.record("k")
+    assert record is not None
+    j.resolve("k", NotPerformed("no trace"), expected_position=record.position, reason="r")
+    newer = start_owner(start_peer)
+    gate.open()
+    old.wait_until_it_waits()
+    in_between = phases(j, "k")
+    newer.tell("return")
+    newer.hear("accepted")
+
+    assert in_between == ["intent", "failed", "intent"]
+    assert phases(j, "k") == ["intent", "failed", "intent", "accepted"]
+    assert j.effect("k", run=unused(), reconcile=unused()) == Accepted(newer.pid, "run")
+    # What the owner of the older attempt is told, the contract leaves open.
+    with contextlib.suppress(EffectUnresolvedError, EffectFailedError):
+        assert old.result() == Accepted(newer.pid, "run")
+
+
+def test_verdict_about_what_was_cleared_is_dropped(j: Journal, start_peer: Start) -> None:
+    """Another process cleared the effect and made it anew while it was asked about: what is on record is returned."""
+    leave_open(j, "k")
+    gate = Gate("old")
+    call = Call(lambda: j.effect("k", run=unused(), reconcile=gate))
+    gate.wait_until_entered()
+    peer = start_peer("begin_anew", key="k")
+    said = peer.hear("accepted")
+    gate.open()
+
+    assert call.result() == Accepted(said["proof"], "run")
+    assert phases(j, "k") == ["intent", "released", "cleared", "intent", "accepted"]
+
+
 def test_failed_reconcile_elsewhere_writes_nothing(j: Journal, start_peer: Start) -> None:
     """A process that could not ask leaves everything as it was."""
     leave_open(j, "k")
@@ -384,6 +425,21 @@ def test_forked_child_does_not_prolong_its_parents_ownership(
 # The writer's turn
 
 
+def stop_inside_its_commit(j: Journal, writer: Peer) -> tuple[int, JournalBusyError]:
+    """Stops a process that appends for ever when it has the turn; gives how many appends were tried, and the last."""
+    deadline = time.monotonic() + PATIENCE
+    for count in itertools.count(1):
+        assert time.monotonic() < deadline, "never met the writer inside its commit"
+        writer.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            j.append("mine", count, op_id=str(count))
+        except JournalBusyError as error:
+            return count, error
+        writer.send(signal.SIGCONT)
+    raise AssertionError("not reached")
+
+
 def test_writer_that_stands_still_is_named(
     open_journal: Callable[..., Journal], start_peer: Start, tmp_path: Path
 ) -> None:
@@ -391,20 +447,8 @@ def test_writer_that_stands_still_is_named(
     j = open_journal(wait_timeout=0.2)
     writer = start_peer("flood")
     writer.hear("opened")
-    deadline = time.monotonic() + PATIENCE
-    error: JournalBusyError | None = None
-    count = 0
-    while error is None:
-        assert time.monotonic() < deadline, "never met the writer inside its commit"
-        writer.send(signal.SIGSTOP)
-        os.waitid(os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)
-        try:
-            count += 1
-            j.append("mine", count, op_id=str(count))
-        except JournalBusyError as caught:
-            error = caught
-        else:
-            writer.send(signal.SIGCONT)
+
+    count, error = stop_inside_its_commit(j, writer)
 
     assert error.pid == writer.pid
     assert str(writer.pid) in str(error)
@@ -414,6 +458,50 @@ def test_writer_that_stands_still_is_named(
     writer.kill()
     j.append("mine", "after", op_id="after")
     assert len(list(j.read("mine"))) == count
+
+
+def test_outcome_that_waits_too_long_for_the_turn_is_unrecorded(
+    open_journal: Callable[..., Journal], start_peer: Start
+) -> None:
+    """The effect ran, and a writer that stands still kept its outcome out: the next call reconciles, and never runs."""
+    j = open_journal(wait_timeout=0.2)
+    writer = start_peer("flood")
+    writer.hear("opened")
+
+    def run() -> str:
+        stop_inside_its_commit(j, writer)
+        return "m-1"
+
+    with pytest.raises(EffectUnresolvedError) as caught:
+        j.effect("k", run=run, reconcile=unused())
+    writer.kill()
+    called = unused()
+    outcome = j.effect("k", run=called, reconcile=Stub("m-1"))
+
+    assert (caught.value.key, caught.value.reason) == ("k", "outcome-unrecorded")
+    assert isinstance(caught.value.__cause__, JournalBusyError)
+    assert outcome == Accepted("m-1", "reconcile")
+    assert called.count == 0
+
+
+def test_intent_that_waits_too_long_for_the_turn_runs_nothing(
+    open_journal: Callable[..., Journal], start_peer: Start
+) -> None:
+    """No intent, no run: `JournalBusyError`, and nothing is on record."""
+    j = open_journal(wait_timeout=0.2)
+    writer = start_peer("flood")
+    writer.hear("opened")
+    stop_inside_its_commit(j, writer)
+    run = unused()
+
+    with pytest.raises(JournalBusyError) as caught:
+        j.effect("k", run=run, reconcile=unused())
+
+    assert caught.value.pid == writer.pid
+    assert run.count == 0
+    assert j.record("k") is None
+    writer.kill()
+    assert j.effect("k", run=lambda: 1, reconcile=unused()) == Accepted(1, "run")
 
 
 def test_writer_killed_in_its_turn_leaves_no_lock(j: Journal, start_peer: Start) -> None:

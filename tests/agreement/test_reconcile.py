@@ -189,10 +189,11 @@ def test_verdict_on_an_older_state_is_dropped(j: Journal, answer: Any) -> None:
     assert phases(j, "k") == ["intent", "released", "accepted"]
 
 
-def test_who_comes_too_late_starts_over(j: Journal) -> None:
+@pytest.mark.parametrize("answer", ["m-1", None, NotPerformed("absent")], ids=repr)
+def test_who_comes_too_late_starts_over(j: Journal, answer: Any) -> None:
     """A person said that the effect did not happen while it was asked about: the next intent runs, once."""
     leave_open(j, "k")
-    gate, run = Gate(lambda: None), Stub("m-2")
+    gate, run = Gate(Stub(answer)), Stub("m-2")
     call = Call(lambda: j.effect("k", run=run, reconcile=gate))
     gate.wait_until_entered()
     record = j.record("k")

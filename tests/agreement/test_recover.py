@@ -798,6 +798,68 @@ def test_passing_one_of_an_operation_goes_on_with_the_others(j: Journal) -> None
     assert [r.key for r in j.unfinished()] == ["poison"]
 
 
+@pytest.mark.parametrize("state", ["accepted", "in flight"])
+def test_passing_overwrites_nothing_that_came_meanwhile(j: Journal, state: str) -> None:
+    """The policy was asked about an effect without record; what somebody else began since then stands."""
+    append(j, "a")
+    gate = Gate("theirs")
+    calls: list[Call[Any]] = []
+
+    def policy(*_: Any) -> str:
+        calls.append(Call(lambda: j.effect("k", run=gate, reconcile=unused())))
+        gate.wait_until_entered()
+        if state == "accepted":
+            gate.open()
+            calls[0].result()
+        return "pass"
+
+    settled = j.recover(0, intents=by_operation(a=[effect("k", unused())]), on_unresolved=policy)
+    gate.open()
+
+    assert (settled, settled.stopped) == (1, None)
+    assert calls[0].result() == Accepted("theirs", "run")
+    assert phases(j, "k") == ["intent", "accepted"]
+
+
+@pytest.mark.parametrize("who", ["on_unresolved", "on_uncertain", "progress"])
+def test_callers_function_that_raises_leaves_nothing_begun(j: Journal, who: str) -> None:
+    """Its exception goes on as it is; no intent stays open, and the next walk settles everything."""
+    append(j, "a", "b", "c")
+    accept(j, ("k", "a"))
+    if who == "on_uncertain":
+        leave_uncertain(j, ("k", "b"))
+    boom = Boom("policy")
+    options: dict[str, Any] = {who: Stub(boom)}
+
+    with pytest.raises(Boom) as caught:
+        j.recover(0, intents=one_each(Stub("m-1"), unused()), **options)
+
+    assert caught.value is boom
+    assert j.unfinished() == []
+    assert j.recover(0, intents=one_each(Stub("m-1"), unused())) == 3
+
+
+def test_call_for_its_own_key_inside_a_walk_is_refused(j: Journal) -> None:
+    """A run of a walk is a run: its own key is refused inside it, other keys are not, and are reused after it."""
+    append(j, "a", "b")
+    errors: list[BaseException] = []
+
+    def run() -> str:
+        try:
+            j.effect("first", run=unused(), reconcile=unused())
+        except EffectInFlightError as error:
+            errors.append(error)
+        accept(j, "second", "from inside")
+        return "m-1"
+
+    settled = j.recover(0, intents=by_operation(a=[effect("first", run)], b=[effect("second", unused())]))
+
+    (error,) = errors
+    assert isinstance(error, EffectInFlightError)
+    assert error.key == "first"
+    assert (settled, counts(settled)) == (2, (1, 1, 0, 0, 0))
+
+
 # Wrong use
 
 BAD_ANSWERS = [None, "", "Retry", "stop", True, 1]

@@ -132,6 +132,19 @@ def test_predicate_decides_by_the_record(j: Journal, answer: bool) -> None:
     assert run.count == answer
 
 
+def test_predicate_that_raises_leaves_the_key_free(j: Journal) -> None:
+    """Its exception goes on as it is, nothing is written, and the next call is answered."""
+    leave_failed(j, "k")
+    head, boom = j.head(), Boom("predicate")
+
+    with pytest.raises(Boom) as caught:
+        j.run_effect("k", unused(), retry_failed=Stub(boom))
+
+    assert caught.value is boom
+    assert j.head() == head
+    assert j.run_effect("k", lambda: "done") == "done"
+
+
 def test_retry_failed_is_about_failed_records_only(j: Journal) -> None:
     """A new effect and an open intent run whatever it says."""
     predicate = Stub(False)

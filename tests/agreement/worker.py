@@ -8,8 +8,10 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,78 @@ def fork_open(path: str, *, recipient: str) -> None:
     j.close()
 
 
+def fork_busy(path: str, *, recipient: str) -> None:
+    """Forks again and again while a thread appends: each child opens for itself and appends, none may hang."""
+    j = journal.open(path)
+    is_over = threading.Event()
+    counts: list[int] = []
+
+    def work() -> None:
+        count = 0
+        while not is_over.is_set():
+            count += 1
+            j.append("parent", count, op_id=str(count))
+        counts.append(count)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    statuses = []
+    for index in range(20):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what is risky about it is what is tested
+            child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            with journal.open(path) as own:
+                own.append("child", index, op_id=str(index))
+            os._exit(3)
+        statuses.append(_reaped(child))
+    is_over.set()
+    thread.join()
+    operations = [c.operation for c in j.read("child")]
+    parents = [c.operation for c in j.read("parent")] == list(range(1, counts[0] + 1))
+    say("parent", statuses=statuses, operations=operations, is_whole=parents)
+    j.close()
+
+
+def grow(path: str, *, recipient: str) -> None:
+    """Appends 40 MiB, one at a time."""
+    with journal.open(path) as j:
+        for index in range(40):
+            j.append("large", "x" * 1024 * 1024, op_id=str(index))
+        say("grown", head=j.head())
+
+
+def stampede(path: str, *, recipient: str, method: str) -> None:
+    """Sixteen threads commit all the time, and are switched as often as can be."""
+    sys.setswitchinterval(1e-6)
+    with journal.open(path) as j:
+
+        def work(number: int) -> None:
+            for index in range(60):
+                if method == "append":
+                    j.append("s", index, op_id=f"{number}-{index}")
+                else:
+                    j.effect((number, index), run=lambda: index, reconcile=lambda _: None)  # noqa: B023 - called at once
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        say("ended", head=j.head())
+
+
+def begin_anew(path: str, *, recipient: str, key: Any) -> None:
+    """Clears an effect and makes it again, with this process as its proof."""
+    asked = to_key(key)
+    with journal.open(path) as j:
+        j.clear_effect(asked, reason="begin anew")
+        outcome = j.effect(asked, run=os.getpid, reconcile=lambda _: None)
+        assert isinstance(outcome, Accepted)
+        say("accepted", proof=outcome.proof, via=outcome.via)
+
+
 def try_values(path: str, *, recipient: str) -> None:
     """Gives values that nest far too deep to every method, one process for all: none may end it."""
     deep = nested(100_000)
@@ -294,6 +368,10 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     "write": write,
     "fork_use": fork_use,
     "fork_open": fork_open,
+    "fork_busy": fork_busy,
+    "grow": grow,
+    "stampede": stampede,
+    "begin_anew": begin_anew,
     "try_values": try_values,
     "wait_for_ever": wait_for_ever,
 }

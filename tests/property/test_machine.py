@@ -25,7 +25,7 @@ from .model import Died, Interrupted, Key, Model, PlannedIntent, Refused, Script
 from .scripts import Boom, Dying, Plan, follow, intent_of, open_quietly, outcome_of, planned
 
 EXAMPLE_COUNT, STEP_COUNT, STEP_COUNT_MIN = {
-    "deep": (1_100, 60, 50_000),
+    "deep": (1_500, 60, 50_000),
     "quick": (20, 30, 0),
 }.get(os.environ.get("HYPOTHESIS_PROFILE", ""), (70, 50, 2_000))
 """How many examples of how many steps, and how many steps there must have been at the end."""
