@@ -20,6 +20,7 @@ from journal._logs import Log
 from journal._storage.store import Store
 from journal.errors import CommitFailedError, CorruptRecordError, JournalReadonlyError, Key
 from journal.options import POLL_SECONDS_MAX, POLL_SECONDS_MIN, PROGRESS_SECONDS
+from journal.records import EffectEntry, Phase
 from journal.values import Cursor
 
 T = TypeVar("T")
@@ -69,6 +70,14 @@ class Driver:
     def run(self, protocol: Steps[T]) -> T:
         """What the protocol returns."""
         try:
+            return self._follow(protocol)
+        except (RunRaisedError, CutOffError) as raised:
+            users_own = raised.error
+        # The very exception of the user's function; outside the except, which would become its context.
+        raise users_own
+
+    def _follow(self, protocol: Steps[T]) -> T:
+        try:
             request = next(protocol)
             while True:
                 try:
@@ -80,14 +89,6 @@ class Driver:
         except StopIteration as end:
             value: T = end.value
             return value
-        except (RunRaisedError, CutOffError) as raised:
-            raise raised.error  # noqa: B904 - the very exception of the user's run, with its own cause
-        except CorruptRecordError as error:
-            self._log.emit("error", "record_corrupt", position=error.position, key=error.key, reason=error.reason)
-            raise
-        except CommitFailedError as error:
-            self._log.emit("error", "commit_failed", reason=error.reason)
-            raise
         finally:
             # The protocol ends its flights; an interrupt may have come before it had them.
             for flight in self._entered:
@@ -98,14 +99,30 @@ class Driver:
         return self._ANSWERS[type(request)](self, request)
 
     def _read(self, request: requests.Read) -> Any:
-        return self._store.read(request.look)
+        try:
+            return self._store.read(request.look)
+        except CorruptRecordError as error:
+            self._tell_damage(error)
+            raise
 
     def _commit(self, request: requests.Commit) -> Any:
-        entry = self._store.commit(request.decide, settles=request.settles)
-        elapsed_ms, self._elapsed_ms = self._elapsed_ms, None
+        try:
+            entry = self._store.commit(request.decide, settles=request.settles)
+        except CorruptRecordError as error:
+            self._tell_damage(error)
+            raise
+        except CommitFailedError as error:
+            self._log.emit("error", "commit_failed", reason=error.reason)
+            raise
         for position, record in entry.records:
+            elapsed_ms = None
+            if not isinstance(record, EffectEntry) or record.phase is not Phase.INTENT:
+                elapsed_ms, self._elapsed_ms = self._elapsed_ms, None
             self._log.committed(position, record, elapsed_ms)
         return entry.answer
+
+    def _tell_damage(self, error: CorruptRecordError) -> None:
+        self._log.emit("error", "record_corrupt", position=error.position, key=error.key, reason=error.reason)
 
     def _call(self, request: requests.Call) -> Any:
         started = time.perf_counter()
@@ -155,6 +172,7 @@ class Driver:
     def _enter(self, request: requests.Enter) -> Flight | None:
         if self._store.readonly:
             raise JournalReadonlyError(self._store.directory)
+        self._elapsed_ms = None
         self._entered = [flight for flight in self._entered if not flight.ended]
         return self._flights.enter(request, self._entered)
 

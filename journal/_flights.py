@@ -6,6 +6,7 @@ call which would wait for itself (directly, or through other flights that wait i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import threading
@@ -43,9 +44,7 @@ class Flight:
                 self.error = error
                 self.flights.forget(self)
                 self.ended = True
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                waiter.release()
+            release_all(self._waiters)
 
     def add_waiter(self) -> threading.Lock:
         """A lock that is released at the end; the registry's lock is held."""
@@ -106,9 +105,7 @@ class Flights:
         """A flight ends; the lock is held."""
         self._open.pop(flight.identity, None)
         if not self._open:
-            for closer in self._closers:
-                closer.release()
-            self._closers = []
+            release_all(self._closers)
 
     def close(self) -> None:
         """Let no flight begin but from inside another one, and wait until nothing is in flight."""
@@ -122,6 +119,14 @@ class Flights:
             closer.acquire()
             self._closers.append(closer)
         closer.acquire()
+
+
+def release_all(locks: list[threading.Lock]) -> None:
+    """Release each lock and forget it, in steps that can be done again after an interrupt."""
+    while locks:
+        with contextlib.suppress(RuntimeError):
+            locks[-1].release()
+        locks.pop()
 
 
 def _waits_for_one_of(flight: Flight, callers: list[Flight]) -> bool:

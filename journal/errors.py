@@ -45,9 +45,10 @@ class IdentityConflictError(_OperationError):
         self.position = position
 
     def __str__(self) -> str:
+        where = f"was committed at position {self.position}" if self.position else "stands earlier in the same call"
         return (
-            f"op_id {self.op_id!r} of stream {self.stream!r} was committed at position {self.position} with another "
-            "payload or actor; resend exactly what was sent first, or choose a new op_id"
+            f"op_id {self.op_id!r} of stream {self.stream!r} {where} with another payload or actor; resend exactly "
+            "what was sent first, or choose a new op_id"
         )
 
 
@@ -161,10 +162,14 @@ class EffectUnresolvedError(_EffectError):
                 f"effect {self.key!r} was resolved as uncertain by a person and has no result; resolve it as accepted "
                 "or not performed, or clear it"
             )
+        again = "run it once more under the same key" if self._is_idempotent() else "ask the recipient"
         return (
-            f"effect {self.key!r} is unresolved ({self.reason}): it may or may not have happened; call again to ask "
-            "the recipient, or resolve it"
+            f"effect {self.key!r} is unresolved ({self.reason}): it may or may not have happened; call again to "
+            f"{again}, or resolve it"
         )
+
+    def _is_idempotent(self) -> bool:
+        return getattr(self.record, "guarantee", None) == "idempotent"
 
 
 class EffectFailedError(_EffectError):
@@ -282,14 +287,16 @@ class JournalReadonlyError(_HandleError):
 class JournalBusyError(_HandleError):
     """Another process kept the writer's turn too long: look at it, then try again."""
 
-    def __init__(self, path: str, pid: int | None) -> None:
-        super().__init__(path, pid)
+    def __init__(self, path: str, pid: int | None, reason: str = "the writer's turn is held") -> None:
+        super().__init__(path, pid, reason)
         self.pid = pid
+        self.reason = reason
 
     def __str__(self) -> str:
+        by = "" if self.pid is None else f" by process {self.pid}"
         return (
-            f"the writer's turn of journal {self.path!r} is held by process {self.pid}; nothing was written, see "
-            "whether that process is stopped, then try again"
+            f"journal {self.path!r} is busy: {self.reason}{by}; nothing was written, see whether a process is stopped, "
+            "then try again"
         )
 
 

@@ -302,7 +302,7 @@ class Journal:
             EffectInFlightError, EffectConflictError, CorruptRecordError: as `effect`.
             Exception: whatever `run` raised.
         """
-        _refuse_coroutine_functions(run=run)
+        _refuse_coroutine_functions(run=run, retry_failed=retry_failed)
         call = effects.effect_call(
             key, run=run, reconcile=None, request=request, returns=returns, retry_failed=retry_failed
         )
@@ -418,6 +418,9 @@ class Journal:
         operations.check_limit(limit)
         operations.check_limit(concurrency, "concurrency")
         check_policies(on_unresolved, on_uncertain)
+        _refuse_coroutine_functions(
+            intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, progress=progress
+        )
         stream = None if stream is None else operations.check_stream(stream)
         if not callable(intents):
             raise TypeError(f"intents must be a function of one operation, not {intents!r}")

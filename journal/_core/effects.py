@@ -15,12 +15,14 @@ import msgspec
 
 from journal._core.keys import key_form
 from journal._core.ledger import (
+    NEVER_RAN,
     SETTLED,
     EffectChange,
     EffectState,
     advance,
     record_of,
     release,
+    withdraw,
 )
 from journal._core.payloads import NotOfTypeError, ValueRejectedError, check_type, decode_value, fingerprint, keep_value
 from journal._core.requests import (
@@ -46,6 +48,7 @@ from journal.errors import (
     EffectInFlightError,
     EffectUnresolvedError,
     JournalError,
+    JournalFullError,
     Key,
     NotPerformed,
 )
@@ -196,11 +199,17 @@ def _in_flight(attempt: _Attempt, flight: Flight, steps: Steps[Outcome]) -> Step
     """Act for the key, and let go of it whatever happens."""
     try:
         outcome = yield from steps
-    except BaseException as error:
+    except Exception as error:
         # Those who joined shared the call of the user's function, not what stopped this caller before it.
         is_shared = attempt.has_called or isinstance(error, EffectInFlightError)
-        own = error if isinstance(error, Exception) else EffectUnresolvedError(attempt.call.key, "run-failed")
-        flight.end(own if is_shared else None)
+        flight.end(error if is_shared else None)
+        raise
+    except GeneratorExit:
+        flight.end(attempt.cut_off_error())
+        raise
+    except BaseException as error:
+        yield from attempt.release_when_cut_off(error)
+        flight.end(attempt.cut_off_error())
         raise
     flight.end()
     return outcome
@@ -212,19 +221,16 @@ class _Attempt:
     def __init__(self, call: EffectCall, owner: int, following: EffectCall | None) -> None:
         self.call = call
         self.has_called = False
+        self._has_begun = False
         self._owner = owner
         self._following = following
 
     def settle(self, seen: EffectState | None) -> Steps[Outcome]:
         """Follow the table until there is an outcome; `seen` is what stood on record before the flight began."""
         call = self.call
-        state = seen
-        is_first = True
+        # Another flight may have ended since; where nothing stood, the intent's commit will tell.
+        state = None if seen is None else (yield from self._look())
         while True:
-            if state is not None or not is_first:
-                # Another flight may have ended since; where nothing stood, the intent's commit will tell.
-                state = yield Read(lambda view: view.effect(call.form))
-            is_first = False
             check_binding(call, state)
             record = record_of(state)
             holder, pid = yield from self._holder(state)
@@ -243,6 +249,11 @@ class _Attempt:
                     outcome = _settled(call, state, "reused")
             if outcome is not None:
                 return outcome
+            state = yield from self._look()
+
+    def _look(self) -> Steps[EffectState | None]:
+        state: EffectState | None = yield Read(lambda view: view.effect(self.call.form))
+        return state
 
     def _holder(self, state: EffectState | None) -> Steps[tuple[Holder, int]]:
         # A flight of this process would have been joined, so an intent of our own is nobody's.
@@ -259,7 +270,7 @@ class _Attempt:
 
     def _start(self, state: EffectState | None, record: EffectRecord | None) -> Steps[Outcome | None]:
         call = self.call
-        if record is not None and record.phase == "failed" and record.reason != "passed":
+        if record is not None and record.phase == "failed" and record.reason not in NEVER_RAN:
             yield from self._check_retry(record)
         before = 0 if state is None else state.position
         change = call.change(Phase.INTENT, owner=self._owner, request=call.request)
@@ -274,21 +285,22 @@ class _Attempt:
             raise EffectFailedError(self.call.key, record.error or record.reason or "failed", record)
 
     def _commit_intent(self, decide_intent: Callable[[Transaction], Any]) -> Steps[Any]:
-        try:
-            return (yield Commit(decide_intent))
-        except JournalError:
-            raise
-        except GeneratorExit:
-            raise
-        except BaseException:
-            # Cut off while it was being committed: where it is on record, it never ran and nobody runs it.
-            yield from self._release("run-failed", "cut off before it ran")
-            raise
+        self._has_begun = True
+        return (yield Commit(decide_intent))
+
+    def release_when_cut_off(self, error: BaseException) -> Steps[None]:
+        """Where an intent of this call is on record without an outcome, let everybody ask about it."""
+        if self._has_begun:
+            yield from self._release("run-failed", error_text(error))
+
+    def cut_off_error(self) -> EffectUnresolvedError | None:
+        """What those who joined are told when this call was cut off; nothing, where it had called nobody."""
+        return EffectUnresolvedError(self.call.key, "run-failed") if self.has_called else None
 
     def run(self, begun: EffectState) -> Steps[Outcome]:
         """Call `run` for an intent that is durable, and record what came of it."""
         call = self.call
-        self.has_called = True
+        self.has_called = self._has_begun = True
         try:
             value = yield Call(call.run)
         except NotPerformed as error:
@@ -297,11 +309,6 @@ class _Attempt:
             if call.guarantee is Guarantee.IDEMPOTENT:
                 return (yield from self._fail(begun, error, is_absent=False))
             raise (yield from self._give_up("run-failed", error, begun)) from error
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            yield from self._release("run-failed", error_text(error))
-            raise
         outcome = yield from self._accept(begun, value, Via.RUN)
         return outcome if outcome is not None else (yield from self._moved_on())
 
@@ -389,28 +396,32 @@ class _Attempt:
             return accepted, None if accepted is None else _begin_if_startable(following, owner, txn)
 
         try:
-            accepted, next_begun = yield from self._commit_outcome(begun, change, decide_both)
-        except BaseException:
+            accepted, next_begun = yield Commit(decide_both)
+        except JournalFullError:
+            # The reserve is for outcomes: the next one's intent has to wait for room.
             flight.end()
+            state: EffectState | None = yield from self._commit_outcome(begun, change)
+            return None if state is None else _settled(self.call, state, how)
+        except Exception as error:
+            flight.end()
+            raise (yield from self._give_up("outcome-unrecorded", error, begun)) from error
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield Commit(withdraw(following.form, owner), settles=True)
             raise
         if next_begun is None:
             flight.end()
             return None if accepted is None else _settled(self.call, accepted, how)
         return Outcome(accepted, how, Begun(following, flight, next_begun))
 
-    def _commit_outcome(
-        self, begun: EffectState, change: EffectChange, decide_outcome: Callable[[Transaction], Any] | None = None
-    ) -> Steps[Any]:
+    def _commit_outcome(self, begun: EffectState, change: EffectChange) -> Steps[EffectState | None]:
         """Commit an outcome; where it cannot be written, the intent stands and nothing runs a second time."""
         try:
-            return (yield Commit(decide_outcome or advance(self.call.form, begun.position, change), settles=True))
+            state: EffectState | None = yield Commit(advance(self.call.form, begun.position, change), settles=True)
         except Exception as error:
             raise (yield from self._give_up("outcome-unrecorded", error, begun)) from error
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            yield from self._release("outcome-unrecorded", error_text(error))
-            raise
+        return state
 
     def _moved_on(self) -> Steps[Outcome]:
         """Somebody else decided while this call was running: give what is on record."""

@@ -28,6 +28,15 @@ UNFINISHED: Final = (Phase.INTENT, Phase.RELEASED, Phase.FAILED)
 SETTLED: Final = (Phase.ACCEPTED, Phase.UNCERTAIN)
 """The phases that no call leaves any more."""
 
+PASSED: Final = "passed"
+"""The reason on record of an effect that a walk passed before it was ever started."""
+
+NOT_STARTED: Final = "not-started"
+"""The reason on record of an intent that was committed ahead of its run and then never run."""
+
+NEVER_RAN: Final = frozenset({PASSED, NOT_STARTED})
+"""The reasons of a `failed` that no attempt stands behind."""
+
 _EVERY_OUTCOME: Final = frozenset({Phase.ACCEPTED, Phase.UNCERTAIN, Phase.FAILED})
 
 TRANSITIONS: Final[dict[Phase | None, frozenset[Phase]]] = {
@@ -176,12 +185,23 @@ def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Trans
 
 def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Transaction], EffectState | None]:
     """A decision that gives up an open intent of this owner; `None` where the record is no longer that."""
+    return _end_own_intent(form, owner, Phase.RELEASED, reason, error)
+
+
+def withdraw(form: bytes, owner: int) -> Callable[[Transaction], EffectState | None]:
+    """A decision that takes back an intent of this owner which was never run; `None` where the record is not that."""
+    return _end_own_intent(form, owner, Phase.FAILED, NOT_STARTED, None)
+
+
+def _end_own_intent(
+    form: bytes, owner: int, phase: Phase, reason: str, error: str | None
+) -> Callable[[Transaction], EffectState | None]:
 
     def decide(txn: Transaction) -> EffectState | None:
         state = txn.effect(form)
         if state is None or state.entry.phase is not Phase.INTENT or state.entry.owner != owner:
             return None
-        change = EffectChange(phase=Phase.RELEASED, guarantee=state.entry.guarantee, reason=reason, error=error)
+        change = EffectChange(phase=phase, guarantee=state.entry.guarantee, reason=reason, error=error)
         entry = next_entry(state, form, change, txn.at)
         return EffectState(txn.append(entry), entry)
 

@@ -83,49 +83,38 @@ def _decide_append(
     def decide(txn: Transaction) -> list[StoredOperation | Committed]:
         row = txn.stream(stream)
         epoch = 1 if row is None else row.epoch
-        before = txn.sequence(stream)
-        answers: list[StoredOperation | Committed] = []
-        fresh: dict[str, Committed] = {}
-        to_append: list[tuple[OperationRecord, bytes]] = []
-        position = txn.head()
-        for new in drafts:
-            known = fresh.get(new.op_id)
-            stored = None if known is not None else txn.identity(stream, epoch, new.op_id)
-            if known is not None:
-                first = next(record for record, _ in to_append if record.op_id == new.op_id)
-                _check_identity(stream, new, actor, first, known.position)
-                answers.append(msgspec.structs.replace(known, repeated=True))
-            elif stored is not None:
-                _check_identity(stream, new, actor, stored.head, stored.position)
-                answers.append(stored)
+        known = [None if row is None else txn.identity(stream, epoch, new.op_id) for new in drafts]
+        fresh: dict[str, Draft] = {}
+        for new, stored in zip(drafts, known, strict=True):
+            if stored is not None:
+                first_hash, first_actor, position = stored.head.payload_hash, stored.head.actor, stored.position
             else:
-                sequence, position = before + len(to_append) + 1, position + 1
+                first = fresh.setdefault(new.op_id, new)
+                first_hash, first_actor, position = first.payload_hash, actor, 0
+            if (first_hash, first_actor) != (new.payload_hash, actor):
+                raise IdentityConflictError(stream, new.op_id, position)
+        sequence = txn.sequence(stream)
+        if fresh and expected is not None and expected != sequence:
+            raise SequenceConflictError(stream, sequence, expected)
+        answers: list[StoredOperation | Committed] = []
+        committed: dict[str, Committed] = {}
+        for new, stored in zip(drafts, known, strict=True):
+            if stored is not None:
+                answers.append(stored)
+            elif new.op_id in committed:
+                answers.append(msgspec.structs.replace(committed[new.op_id], repeated=True))
+            else:
+                sequence += 1
                 record = OperationRecord(
-                    stream=stream,
-                    epoch=epoch,
-                    sequence=sequence,
-                    op_id=new.op_id,
-                    actor=actor,
-                    at=txn.at,
-                    payload_hash=new.payload_hash,
-                    payload_bytes=len(new.payload),
+                    stream, epoch, sequence, new.op_id, actor, txn.at, new.payload_hash, len(new.payload)
                 )
+                position = txn.append(record, new.payload)
                 answer = Committed(stream, sequence, position, new.op_id, actor, txn.at, new.operation, epoch=epoch)
-                to_append.append((record, new.payload))
-                fresh[new.op_id] = answer
+                committed[new.op_id] = answer
                 answers.append(answer)
-        if to_append and expected is not None and expected != before:
-            raise SequenceConflictError(stream, before, expected)
-        for record, payload in to_append:
-            txn.append(record, payload)
         return answers
 
     return decide
-
-
-def _check_identity(stream: str, new: Draft, actor: str, first: OperationRecord, position: int) -> None:
-    if first.payload_hash != new.payload_hash or first.actor != actor:
-        raise IdentityConflictError(stream, new.op_id, position)
 
 
 def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = False) -> Committed:

@@ -6,6 +6,7 @@ something else is refused here, with the path of the offending part.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -49,9 +50,21 @@ def check_type(expected: Any, name: str) -> None:
     """
     if expected is not None:
         try:
-            msgspec.json.Decoder(expected)
+            _decoder_of(expected)
         except Exception as error:
             raise TypeError(f"{name}={expected!r} is no type that values can be decoded into: {error}") from error
+
+
+def _decoder_of(expected: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        return _kept_decoder_of(expected)
+    except TypeError:
+        return msgspec.json.Decoder(expected)  # a type that cannot be hashed, or none at all
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_decoder_of(expected: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(expected)
 
 
 def decode_value(data: bytes, expected: Any = None) -> Any:
@@ -64,7 +77,7 @@ def decode_value(data: bytes, expected: Any = None) -> Any:
     if expected is None:
         return _decode_json(data)
     try:
-        return msgspec.json.decode(data, type=expected)
+        return _decoder_of(expected).decode(data)
     except msgspec.ValidationError as error:
         raise NotOfTypeError(str(error)) from error
     except (msgspec.DecodeError, RecursionError, MemoryError):

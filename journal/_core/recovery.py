@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
-from journal._core.ledger import EffectChange, EffectState, advance, record_of
+from journal._core.ledger import PASSED, EffectChange, EffectState, advance, record_of, withdraw
 from journal._core.operations import check_cursor, committed_of, page
 from journal._core.requests import Commit, Decide, Note, Progress, Read, RunRaisedError, Steps, StoredOperation
 from journal.errors import (
@@ -23,18 +23,12 @@ from journal.values import Committed
 from recovery import Ending, Fact, Fetch, Intent, Look, Operation, Pass, Report, Settle, Settled, walk
 from recovery.walker import Consult
 
-PASSED: Final = "passed"
-"""The reason on record of an effect that a walk passed before it was ever started."""
-
-NOT_STARTED: Final = "not-started"
-"""The reason on record of an intent that was committed ahead and then never run."""
-
-_STOP_REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (EffectFailedError, "failed"),
-    (EffectInFlightError, "in_flight"),
-    (EffectConflictError, "conflict"),
-    (CorruptRecordError, "corrupt"),
-)
+_STOP_REASONS: Final[dict[type[Exception], str]] = {
+    EffectFailedError: "failed",
+    EffectInFlightError: "in_flight",
+    EffectConflictError: "conflict",
+    CorruptRecordError: "corrupt",
+}
 
 
 def recover(
@@ -123,9 +117,8 @@ class _Hand:
         begun, self._begun = self._begun, None
         if begun is None:
             return
-        change = begun.call.change(Phase.FAILED, reason=NOT_STARTED)
         try:
-            yield Commit(advance(begun.call.form, begun.state.position, change), settles=True)
+            yield Commit(withdraw(begun.call.form, self._owner), settles=True)
         finally:
             begun.flight.end()
 
@@ -168,11 +161,12 @@ class _Hand:
             return Ending("failed", raised.error)
         except EffectUnresolvedError as error:
             return Ending("uncertain" if error.reason == "uncertain" else "unresolved", error, error.record)
-        except tuple(kind for kind, _ in _STOP_REASONS) as error:
-            return Ending(next(reason for kind, reason in _STOP_REASONS if isinstance(error, kind)), error)
+        except tuple(_STOP_REASONS) as error:
+            return Ending(_STOP_REASONS[type(error)], error)
         self._begun = outcome.begun
-        is_uncertain = outcome.state.entry.phase is Phase.UNCERTAIN
-        return Ending("uncertain" if is_uncertain else outcome.how, record=record_of(outcome.state))
+        if outcome.state.entry.phase is Phase.UNCERTAIN:
+            return Ending("uncertain", record=record_of(outcome.state))
+        return Ending(outcome.how)
 
     def _pass(self, call: EffectCall) -> Steps[None]:
         try:

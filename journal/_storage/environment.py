@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _BEGIN_TRIES: Final = 100
 _PAGE_BYTES: Final = 4_096
+READERS_FULL: Final = f"all {READERS_MAX} reader slots are taken by living processes"
 _PROT_NONE: Final = 0
 """Addresses without memory behind them, which count against no limit but that of addresses."""
 
@@ -55,33 +56,34 @@ class Gate:
 
     def alone(self, body: Callable[[], None]) -> None:
         """Wait until everybody is out, and do something while nobody can come in."""
-        try:
-            self.claim()
-            body()
-        finally:
-            self.give_back()
+        with self._registering:
+            try:
+                self._claim_others()
+                body()
+            finally:
+                self._give_back_others()
 
     def claim(self) -> None:
         """Begin to be alone; `give_back` ends it, in the same thread."""
-        self._take(self._registering)
-        for lock in list(self._locks):
-            self._take(lock)
+        self._registering.acquire()
+        self._claim_others()
 
     def give_back(self) -> None:
-        """End being alone, or the attempt at it."""
+        """End being alone."""
+        self._give_back_others()
+        self._registering.release()
+
+    def _claim_others(self) -> None:
+        for lock in list(self._locks):
+            # Noted first: what an interrupt leaves behind is given back in any case.
+            self._claimed.append(lock)
+            lock.acquire()
+
+    def _give_back_others(self) -> None:
         while self._claimed:
             with contextlib.suppress(RuntimeError):  # an interrupt came before it was taken
                 self._claimed[-1].release()
             self._claimed.pop()
-
-    def _take(self, lock: threading.RLock) -> None:
-        # Noted first: what an interrupt leaves behind is given back in any case.
-        if lock is not self._registering:
-            self._claimed.append(lock)
-            lock.acquire()
-            return
-        lock.acquire()
-        self._claimed.append(lock)
 
 
 class Environment:
@@ -96,7 +98,6 @@ class Environment:
             readonly=readonly,
             map_bytes=map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES),
         )
-        self._is_in_reserve = False
         self._env.reader_check()
 
     def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
@@ -127,7 +128,7 @@ class Environment:
             except lmdb.ReadersFullError:
                 if not self._require().reader_check():
                     time.sleep(POLL_SECONDS_MAX)
-        raise JournalBusyError(self.directory, None)
+        raise JournalBusyError(self.directory, None, READERS_FULL)
 
     def grow(self, *, settles: bool) -> None:
         """Make the map larger; its last part is kept for what settles an effect already in flight.
@@ -144,22 +145,25 @@ class Environment:
             reason = f"its map has reached max_size={self._max_size} bytes, of which {size} are in use"
             raise JournalFullError(self.directory, reason)
         _check_address_space(self.directory, larger - size)
-        self.gate.alone(lambda: self._require().set_mapsize(larger))
-        self._is_in_reserve = settles and ceiling is not None and larger > ceiling - MAP_RESERVE_BYTES
+        try:
+            self.gate.alone(lambda: self._require().set_mapsize(larger))
+        except lmdb.Error as error:
+            raise JournalFullError(self.directory, f"its map cannot grow to {larger} bytes ({error})") from error
 
     def leave_reserve(self) -> None:
-        """Make the map as small again as it was before the reserve was used, so that only outcomes can use it."""
-        if self._is_in_reserve and self._max_size is not None:
+        """Make the map as small as it is without the reserve, which this or another process used for an outcome."""
+        if self._max_size is not None:
             size = self._max_size - MAP_RESERVE_BYTES
-            self.gate.alone(lambda: self._require().set_mapsize(size))
-            self._is_in_reserve = False
+            if self._require().info()["map_size"] > size:
+                self.gate.alone(lambda: self._require().set_mapsize(size))
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the map, and bytes of the pages in use or free within the file."""
-        env = self._require()
-        info = env.info()
-        page_bytes: int = env.stat()["psize"]
-        return info["map_size"], (info["last_pgno"] + 1) * page_bytes
+        with self.gate.lock():
+            env = self._require()
+            info = env.info()
+            page_bytes: int = env.stat()["psize"]
+            return info["map_size"], (info["last_pgno"] + 1) * page_bytes
 
     def close(self) -> None:
         """Close the environment when every transaction of this process has ended; twice is fine."""

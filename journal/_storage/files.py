@@ -131,10 +131,9 @@ def filesystem_of(directory: str) -> str:
     return kind
 
 
-def open_lock_file(directory: str, name: str, *, readonly: bool = False) -> int:
+def open_lock_file(directory: str, name: str) -> int:
     """A descriptor of one of our own lock files, made where it is missing."""
-    flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
-    return os.open(os.path.join(directory, name), flags | os.O_CLOEXEC, FILE_MODE)
+    return os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
 
 def sync_directory(directory: str) -> None:

@@ -122,7 +122,7 @@ class GroupCommit:
                 else:
                     entry.prepare_to_wait()
                     self._waiting.append(entry)
-            while not entry.is_done and self._leader is not entry:
+            while not self._may_go_on(entry):
                 self._wait(entry)
             if not entry.is_done:
                 self._lead(entry)
@@ -131,6 +131,11 @@ class GroupCommit:
                 self._after_interrupt()
             self._leave(entry)
             raise
+
+    def _may_go_on(self, entry: Entry) -> bool:
+        # Under the lock: `_leave` wakes a leader before it is one, and holds the lock until it is.
+        with self._lock:
+            return entry.is_done or self._leader is entry
 
     def _wait(self, entry: Entry) -> None:
         try:

@@ -116,6 +116,11 @@ def unframe(position: int, value: bytes) -> Frame:
     return Frame(record_digest, value[_RECORD.size : end], value[end:])
 
 
+def raw_digest(value: bytes) -> bytes:
+    """The digest that a record says it has, whether or not the record is sound."""
+    return value[8 : 8 + DIGEST_BYTES]
+
+
 def _fold(position: int) -> int:
     """Where a record's check starts: 32 bits that change with any byte of its position (the largest such prime)."""
     return position % 4_294_967_291

@@ -45,6 +45,10 @@ class Owner:
                 fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
                 return owner
 
+    def sees_alive(self, other: int, row: OwnerRow | None) -> bool:
+        """Whether another owner lives, as far as this one can see; itself it does not see."""
+        return is_alive(self._descriptor, other, row)
+
 
 def is_alive(descriptor: int, owner: int, row: OwnerRow | None) -> bool:
     """Whether another owner than ours lives, as seen from our descriptor of the owners' file."""

@@ -16,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import lmdb
 import msgspec
@@ -24,7 +24,7 @@ import msgspec
 from journal._core.payloads import digest
 from journal._core.requests import Transaction
 from journal._storage import files, layout, owners, registry
-from journal._storage.environment import Environment, Gate, create_data_file
+from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file
 from journal._storage.group import Entry, GroupCommit
 from journal._storage.transaction import StoreTransaction
 from journal._storage.turn import Turn
@@ -72,6 +72,7 @@ class Store:
         self._clock = clock
         self._pid = os.getpid()
         self._closed_because: str | None = None
+        self._failure: str | None = None
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {self._data_path: files.identity_of(self._data_path)}
@@ -80,6 +81,7 @@ class Store:
 
     def _open(self, map_size: int, max_size: int | None) -> None:
         directory = self.directory
+        this = weakref.ref(self)
         self._owner: owners.Owner | None = None
         self._has_owner_row = False
         self._descriptors: list[int] = []
@@ -100,10 +102,11 @@ class Store:
             self._finalizer()
             raise
         self.group = GroupCommit(
-            self._commit_batch,
+            # Without a circle of references, so that a handle that was dropped is closed at once.
+            lambda entries: cast("Store", this())._commit_batch(entries),  # noqa: SLF001 - it is our own
             self.wait_timeout,
             closed_error=lambda: JournalClosedError(directory),
-            after_interrupt=self._release_turn,
+            after_interrupt=lambda: cast("Store", this())._release_turn(),  # noqa: SLF001 - it is our own
         )
 
     # --- what everything above uses ----------------------------------------------------------------------------
@@ -139,7 +142,7 @@ class Store:
         self.check()
         if self.readonly:
             raise JournalReadonlyError(self.directory)
-        return self.group.commit(decide, self._clock(), settles=settles)
+        return self.group.commit(decide, time_of(self._clock), settles=settles)
 
     @property
     def owner_id(self) -> int:
@@ -150,10 +153,10 @@ class Store:
         """The process of an owner that is alive; `None` of one that is gone."""
         if owner == self.owner_id:
             return self._pid
-        if not owner or self.readonly:
+        if not owner or self._owner is None:
             return None
         row = self.read(lambda view: view.owner(owner))
-        if not owners.is_alive(self._descriptors[1], owner, row):
+        if not self._owner.sees_alive(owner, row):
             return None
         return 0 if row is None else row.pid
 
@@ -216,6 +219,10 @@ class Store:
         self._environment.gate = Gate()
         self._finalizer()
 
+    def _fail(self, reason: str) -> None:
+        """Nothing is written through this handle any more; those that wait for a commit are told so."""
+        self._failure = self._closed_because = reason
+
     def _release_turn(self) -> None:
         self._turn.release()
 
@@ -223,13 +230,13 @@ class Store:
 
     def _commit_batch(self, entries: list[Entry]) -> None:
         try:
-            self._check_files()
+            self._check_usable()
             self._turn.run(lambda: self._commit_turn(entries), entries[0].deadline)
         except JournalBusyError as error:
             now = time.monotonic()
             for entry in entries:
                 if entry.deadline <= now or entry is entries[0]:
-                    entry.fail(JournalBusyError(error.path, error.pid))
+                    entry.fail(JournalBusyError(error.path, error.pid, error.reason))
         except JournalClosedError as error:
             for entry in entries:
                 if not entry.is_done:
@@ -239,9 +246,12 @@ class Store:
         """Commit the entries together; where that is not possible, in such parts that each bad one fails alone."""
         todo = entries
         while todo:
+            if self._failure is not None:
+                raise JournalClosedError(self.directory, self._failure)
             try:
+                if not all(entry.settles for entry in todo):
+                    self._environment.leave_reserve()
                 todo = self._attempt(todo)
-                self._environment.leave_reserve()
             except lmdb.MapFullError:
                 try:
                     self._environment.grow(settles=all(entry.settles for entry in todo))
@@ -299,11 +309,13 @@ class Store:
             )
             return lambda: JournalFullError(self.directory, reason)
         text = f"{type(error).__name__}: {error}"
-        self._closed_because = f"a commit failed ({text})"
+        self._fail(f"a commit failed ({text})")
         return lambda: CommitFailedError(self.directory, text)
 
-    def _check_files(self) -> None:
-        """Refuse to write into a file that the path no longer names: the next process would not see it."""
+    def _check_usable(self) -> None:
+        """Refuse to write after a failed flush, and into a file that the path no longer names."""
+        if self._failure is not None:
+            raise JournalClosedError(self.directory, self._failure)
         for path, identity in self._identities.items():
             try:
                 is_same = files.identity_of(path) == identity
@@ -311,8 +323,9 @@ class Store:
                 is_same = False
             if not is_same:
                 name = os.path.basename(path)
-                self._closed_because = f"its {name} was replaced or deleted while it was open"
-                raise JournalClosedError(self.directory, self._closed_because)
+                reason = f"its {name} was replaced or deleted while it was open"
+                self._fail(reason)
+                raise JournalClosedError(self.directory, reason)
 
 
 class _Batch:
@@ -365,10 +378,26 @@ class _Batch:
             entry.fail(refusal)
 
 
+def time_of(clock: Callable[[], int]) -> int:
+    """What a clock says.
+
+    Raises:
+        TypeError: it is no integer of nanoseconds, which no record could hold.
+        ValueError: it is before the epoch, or past what 63 bits hold.
+    """
+    at = clock()
+    if type(at) is not int:
+        raise TypeError(f"clock must give an int of nanoseconds since the epoch, not {type(at).__name__}: {at!r}")
+    if not 0 <= at < 1 << 63:
+        raise ValueError(f"clock must give nanoseconds since the epoch, from 0 to 2**63 - 1, not {at}")
+    return at
+
+
 def _prepare_directory(directory: str, *, create: bool, clock: Callable[[], int], wait_timeout: float) -> None:
     if not files.has_journal(directory):
         if not create:
-            raise FileNotFoundError(errno.ENOENT, "no journal is here; open it with create=True to make one", directory)
+            advice = "open it without readonly=True and with create=True to make one"
+            raise FileNotFoundError(errno.ENOENT, f"no journal is here; {advice}", directory)
         _create(directory, clock=clock, wait_timeout=wait_timeout)
     files.check_filesystem(directory)
     files.check_data_file(directory)
@@ -391,7 +420,7 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
     if files.has_journal(directory):
         return  # another process was faster
     files.remove_new_files(directory)
-    header = Header(FORMAT_VERSION, secrets.token_hex(16), clock())
+    header = Header(FORMAT_VERSION, secrets.token_hex(16), time_of(clock))
     row = layout.seal(layout.HEADER_KEY, encode(header))
     create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
     os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
@@ -407,7 +436,7 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
     except lmdb.ReadonlyError as error:
         raise PermissionError(errno.EACCES, f"the journal's files may not be opened ({error})", directory) from error
     except lmdb.ReadersFullError as error:
-        raise JournalBusyError(directory, None) from error
+        raise JournalBusyError(directory, None, READERS_FULL) from error
     except lmdb.Error as error:
         code = getattr(error, "code", None) or 0
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error

@@ -12,7 +12,7 @@ import lmdb
 from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES
 from journal._storage import layout
 from journal._storage.owners import Owner
-from journal._storage.views import StoreView, encode
+from journal._storage.views import StoreView, decode_owner, encode
 from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, Phase, StreamRow
 
 _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
@@ -42,8 +42,6 @@ class StoreTransaction(StoreView):
             self._drop_old_row(record)
             if record.phase is Phase.INTENT:
                 self._put_owner_row()
-        elif isinstance(record, OperationRecord) and record.sequence == 1 and record.epoch == 1:
-            self._put_row(layout.STREAM + record.stream.encode(), encode(_FIRST_EPOCH))
         for key, content in index_rows(position, record):
             self._put_row(key, content)
         return position
@@ -59,7 +57,11 @@ class StoreTransaction(StoreView):
             self._txn.delete(layout.form_key(other, entry.key))
 
     def _put_owner_row(self) -> None:
+        """Say who this owner is, once; and forget the dead, whom nobody will find alive without a row either."""
         if self._owner is not None and not self.has_owner_row:
+            for key, content in list(self.rows(layout.OWNER)):
+                if not self._owner.sees_alive(layout.unpack_u64(key[1:]), decode_owner(content)):
+                    self._txn.delete(key)
             self._put_row(layout.OWNER + layout.pack_u64(self._owner.id), encode(self._owner.row))
             self.has_owner_row = True
 
@@ -79,8 +81,11 @@ def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:
         table = layout.UNFINISHED if record.phase in UNFINISHED_PHASES else layout.SETTLED
         return [(layout.form_key(table, record.key), place + bytes([record.phase]))]
     if isinstance(record, OperationRecord):
-        return [
+        rows = [
             (layout.stream_prefix(record.stream) + place, layout.pack_u64(record.sequence)),
             (layout.identity_key(record.stream, record.epoch, record.op_id), place),
         ]
+        if record.sequence == 1 and record.epoch == 1:
+            rows.append((layout.STREAM + record.stream.encode(), encode(_FIRST_EPOCH)))
+        return rows
     return [(layout.form_key(layout.STEP, record.key), place)]

@@ -33,7 +33,7 @@ def findings(read: Reader, genesis: bytes) -> Iterator[Finding]:
         yield Finding("log", error.position, error.reason)
         head = error.position or 0
     yield from _log_findings(read, genesis, head)
-    yield from _row_findings(read, head)
+    yield from _row_findings(read)
 
 
 def _log_findings(read: Reader, genesis: bytes, head: int) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def _log_findings(read: Reader, genesis: bytes, head: int) -> Iterator[Finding]:
             except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 yield Finding("log", position, str(error))
                 # The frame may still say its digest; where it does not, the next link is found broken, too.
-                before = value[8 : 8 + len(genesis)]
+                before = layout.raw_digest(value)
                 continue
             if before and layout.chain(before, position, frame.head) != frame.digest:
                 yield Finding("log", position, "its digest does not follow from the record before")
@@ -98,7 +98,7 @@ def _row_problem(view: StoreView, key: bytes, content: bytes, record: LogRecord,
     return None if found == content else "its index row says something else"
 
 
-def _row_findings(read: Reader, head: int) -> Iterator[Finding]:
+def _row_findings(read: Reader) -> Iterator[Finding]:
     after = b""
     while True:
         try:
@@ -116,25 +116,36 @@ def _row_findings(read: Reader, head: int) -> Iterator[Finding]:
                 continue
             try:
                 content = layout.unseal(key, value)
-                position = _place(key, content)
-                if position is not None and position <= head:
-                    problem = read(partial(_named_problem, key=key, position=position))
-                    if problem:
-                        yield Finding(table, position, problem)
+                problem = read(partial(_row_fault, key=key, content=content))
             except (layout.DamagedRowError, CorruptRecordError) as error:
-                yield Finding(table, None, str(error))
+                problem = str(error)
+            if problem:
+                yield Finding(table, None, problem)
 
 
-def _place(key: bytes, content: bytes) -> int | None:
+def _row_fault(view: StoreView, key: bytes, content: bytes) -> str | None:
+    """What is wrong with a row of an index, held against the record that it names."""
+    if view.content(key) != content:
+        return None  # between two of our transactions the row moved on
+    position = _place(view, key, content)
+    if position is None:
+        return None
+    record = view.record(position)
+    if (key, content) not in index_rows(position, record):
+        return f"it is not what the record at position {position} says"
+    if isinstance(record, EffectEntry):
+        last = view.effect(record.key)
+        if last is None or last.position != position:
+            return f"it names position {position}, which is not the last event of its key"
+    return None
+
+
+def _place(view: StoreView, key: bytes, content: bytes) -> int | None:
+    """The position that a row names: of a stream's row, that of the stream's first operation."""
+    if key[:1] == layout.STREAM:
+        return view.first_position(key[1:].decode())
     if key[:1] == layout.SEQUENCE:
         return layout.unpack_u64(key[-8:])
     if key[:1] in (layout.IDENTITY, layout.STEP, layout.UNFINISHED, layout.SETTLED):
         return layout.unpack_u64(content[:8])
-    return None
-
-
-def _named_problem(view: StoreView, key: bytes, position: int) -> str | None:
-    if key not in (row_key for row_key, _ in index_rows(position, view.record(position))):
-        # Between two of our transactions the row may have moved on.
-        return None if view.content(key) is None else "the record at its position is not its own"
     return None
