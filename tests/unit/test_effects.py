@@ -21,6 +21,7 @@ from journal._core.effects import (
     settle,
 )
 from journal._core.keys import key_form
+from journal._core.ledger import NOT_STARTED
 from journal._core.payloads import fingerprint
 from journal._core.requests import Ask, Call, Commit, DeadlineError, Decide, Enter, IsAlive, Pause, Read, RunRaisedError
 from journal._core.texts import error_text
@@ -60,7 +61,7 @@ INTENT, ACCEPTED, UNCERTAIN, FAILED, RELEASED, CLEARED = (
     Phase.RELEASED,
     Phase.CLEARED,
 )
-UNTIL_INTENT: Final = (Read, Enter, Read, Commit)
+UNTIL_INTENT: Final = (Read, Enter, Commit)
 FULL: Final = JournalFullError("/journal", "no room")
 
 
@@ -158,7 +159,7 @@ def test_intent_is_durable_before_the_run(make: Callable[..., EffectCall]) -> No
     call = make("k", request={"a": 1})
     play = calling(call)
 
-    play.run(Read, Enter, Read)
+    play.run(Read, Enter)
     assert play.expect(Commit).settles is False
     play.does(Commit)
     assert play.memory.phases("k") == ["intent"]
@@ -185,7 +186,7 @@ def test_flight_is_entered_for_what_the_call_asks() -> None:
 
 def test_intent_says_who_acts_and_for_what() -> None:
     """The first attempt, its owner, its guarantee, and the request that binds the key."""
-    play = calling(at_most_once("k", request="r")).run(*UNTIL_INTENT)
+    play = calling(at_most_once("k", request="r")).run(*FIRST_INTENT)
 
     entry = play.memory.last("k")
     assert (entry.attempts, entry.owner, entry.guarantee, entry.request) == (1, OWN, ONCE, fingerprint("r"))
@@ -245,7 +246,7 @@ def test_cleared_key_is_new_work(phases: tuple[Phase, ...]) -> None:
 
 def test_record_that_appears_meanwhile_is_not_overwritten() -> None:
     """Another process wrote its intent after this call's last look: the insert is refused inside the transaction."""
-    play = calling(at_most_once(run=unused)).run(Read, Enter, Read)
+    play = calling(at_most_once(run=unused)).run(Read, Enter)
     play.memory.alive[OTHER] = OTHER_PID
     play.memory.put_effect("k", INTENT, owner=OTHER)
 
@@ -379,6 +380,20 @@ def test_conflict_that_appears_while_the_call_enters_is_told() -> None:
     memory.put_effect("k", INTENT, guarantee=OFTEN)
 
     with pytest.raises(EffectConflictError):
+        play.run(Commit, Read)
+
+    assert memory.phases("k") == ["intent"]
+    assert the_hold(memory).ends == [None]
+
+
+def test_conflict_with_what_was_on_record_before_is_told_by_the_second_look() -> None:
+    """Cleared and begun anew as something else, between the first look and the flight."""
+    memory = with_(INTENT, FAILED)
+    play = calling(at_most_once(run=unused), memory).run(Read, Enter)
+    memory.put_effect("k", CLEARED)
+    memory.put_effect("k", INTENT, guarantee=OFTEN)
+
+    with pytest.raises(EffectConflictError):
         play.run(Read)
 
     assert the_hold(memory).ends == [None]
@@ -446,7 +461,7 @@ def test_released_intent_of_a_living_owner_is_asked_about() -> None:
 def test_run_that_was_not_performed_is_recorded_as_failed() -> None:
     """Known not to have happened: no reconcile is needed, and the next call tries again."""
     error = NotPerformed("refused")
-    play = calling(at_most_once(run=raising(error))).run(*UNTIL_INTENT, Call)
+    play = calling(at_most_once(run=raising(error))).run(*FIRST_INTENT, Call)
     assert play.expect(Commit).settles is True
 
     with pytest.raises(EffectFailedError) as caught:
@@ -470,7 +485,7 @@ def test_run_that_was_not_performed_is_recorded_as_failed() -> None:
 )
 def test_run_that_raises_leaves_the_intent(error: Exception) -> None:
     """Nobody knows: it is released with its reason, so that every process may reconcile."""
-    play = calling(at_most_once(run=raising(error))).run(*UNTIL_INTENT, Call)
+    play = calling(at_most_once(run=raising(error))).run(*FIRST_INTENT, Call)
     assert play.expect(Commit).settles is True
 
     with pytest.raises(EffectUnresolvedError) as caught:
@@ -487,7 +502,7 @@ def test_run_that_raises_leaves_the_intent(error: Exception) -> None:
 @pytest.mark.parametrize("error", [Boom("500"), NotPerformed("refused"), StopIteration(), FULL])
 def test_attempt_of_an_idempotent_effect_that_raises_is_failed(error: Exception) -> None:
     """Recorded as `Type: text`, and the very same exception goes on to the caller and to those who joined."""
-    play = calling(idempotent(run=raising(error))).run(*UNTIL_INTENT, Call)
+    play = calling(idempotent(run=raising(error))).run(*FIRST_INTENT, Call)
     assert play.expect(Commit).settles is True
 
     with pytest.raises(RunRaisedError) as caught:
@@ -504,7 +519,7 @@ def test_attempt_of_an_idempotent_effect_that_raises_is_failed(error: Exception)
 def test_run_that_is_cut_off_leaves_the_intent(make: Callable[..., EffectCall], kind: type[BaseException]) -> None:
     """The interrupt passes through as it is; the intent is released, and those who joined learn that nobody knows."""
     error = kind("now")
-    play = calling(make(run=raising(error))).run(*UNTIL_INTENT, Call)
+    play = calling(make(run=raising(error))).run(*FIRST_INTENT, Call)
 
     with pytest.raises(kind) as caught:
         play.does(Commit)
@@ -521,7 +536,7 @@ def test_run_that_is_cut_off_leaves_the_intent(make: Callable[..., EffectCall], 
 @pytest.mark.parametrize("value", [float("nan"), (1,), object(), {1: 2}])
 def test_value_that_cannot_be_kept_leaves_the_intent(make: Callable[..., EffectCall], value: Any) -> None:
     """It happened, and no `failed` says otherwise; the cause has the path."""
-    play = calling(make(run=lambda: value)).run(*UNTIL_INTENT, Call)
+    play = calling(make(run=lambda: value)).run(*FIRST_INTENT, Call)
 
     with pytest.raises(EffectUnresolvedError) as caught:
         play.does(Commit)
@@ -551,7 +566,7 @@ def test_outcome_that_cannot_be_written_leaves_the_intent(
     make: Callable[..., EffectCall], run: Any, error: Exception
 ) -> None:
     """It never leads to a second run: the intent is released with its reason."""
-    play = calling(make(run=run)).run(*UNTIL_INTENT, Call).raises(Commit, error)
+    play = calling(make(run=run)).run(*FIRST_INTENT, Call).raises(Commit, error)
     assert play.expect(Commit).settles is True
 
     with pytest.raises(EffectUnresolvedError) as caught:
@@ -565,7 +580,7 @@ def test_outcome_that_cannot_be_written_leaves_the_intent(
 
 def test_intent_that_cannot_even_be_released_is_noted() -> None:
     """The caller is told the reason that came first, with the record as it was; the log has a warning."""
-    play = calling(at_most_once()).run(*UNTIL_INTENT, Call).raises(Commit, FULL)
+    play = calling(at_most_once()).run(*FIRST_INTENT, Call).raises(Commit, FULL)
 
     with pytest.raises(EffectUnresolvedError) as caught:
         play.raises(Commit, OSError("still no room"))
@@ -580,7 +595,7 @@ def test_intent_that_cannot_even_be_released_is_noted() -> None:
 @pytest.mark.parametrize("is_done", [False, True])
 def test_interrupt_while_the_outcome_is_written_releases_what_has_none(*, is_done: bool) -> None:
     """Where the outcome landed nothing is released, where it did not the intent is given up; the interrupt goes on."""
-    play = calling(at_most_once()).run(*UNTIL_INTENT, Call)
+    play = calling(at_most_once()).run(*FIRST_INTENT, Call)
     if is_done:
         play.cut_after(Commit, KeyboardInterrupt())
     else:
@@ -596,7 +611,7 @@ def test_interrupt_while_the_outcome_is_written_releases_what_has_none(*, is_don
 
 def test_full_journal_refuses_the_intent() -> None:
     """Nothing runs, the error is the store's, and who joined tries for itself."""
-    play = calling(at_most_once(run=unused)).run(Read, Enter, Read)
+    play = calling(at_most_once(run=unused)).run(Read, Enter)
 
     with pytest.raises(JournalFullError) as caught:
         play.raises(Commit, FULL)
@@ -606,10 +621,10 @@ def test_full_journal_refuses_the_intent() -> None:
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), OSError("odd")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
 def test_intent_that_was_cut_off_is_given_up(error: BaseException, *, is_done: bool) -> None:
     """Where it landed it was never run: it is released, so that every process may ask about it."""
-    play = calling(at_most_once(run=unused)).run(Read, Enter, Read)
+    play = calling(at_most_once(run=unused)).run(Read, Enter)
     if is_done:
         play.cut_after(Commit, error)
     else:
@@ -817,7 +832,7 @@ def test_failed_effect_is_tried_again(make: Callable[..., EffectCall]) -> None:
     """The next intent first, then the run."""
     memory = with_(INTENT, FAILED, guarantee=make().guarantee)
 
-    play = calling(make(), memory).run(*UNTIL_INTENT, Call, Commit)
+    play = calling(make(), memory).run(*NEXT_INTENT, Call, Commit)
 
     assert play.is_done
     assert memory.phases("k") == ["intent", "failed", "intent", "accepted"]
@@ -894,7 +909,7 @@ def test_effect_that_a_walk_passed_is_a_first_attempt() -> None:
 def test_decision_of_a_person_during_the_run_is_the_answer(run: Any) -> None:
     """The first outcome recorded wins; a late one overwrites nothing."""
     for phase, answer in ((ACCEPTED, Accepted("theirs", "resolve")), (UNCERTAIN, Uncertain())):
-        play = calling(at_most_once(run=run)).run(*UNTIL_INTENT, Call)
+        play = calling(at_most_once(run=run)).run(*FIRST_INTENT, Call)
         play.memory.put_effect("k", phase, via=Via.RESOLVE, proof=b'"theirs"')
 
         assert play.run(Commit, Read).returned == answer
@@ -905,11 +920,11 @@ def test_decision_of_a_person_during_the_run_is_the_answer(run: Any) -> None:
 @pytest.mark.parametrize("run", [lambda: "m", raising(Boom("500"))])
 def test_decision_of_a_person_during_a_run_effect_is_the_answer(run: Any) -> None:
     """An accepted one has a result, an uncertain one none."""
-    play = calling(idempotent(run=run)).run(*UNTIL_INTENT, Call)
+    play = calling(idempotent(run=run)).run(*FIRST_INTENT, Call)
     play.memory.put_effect("k", ACCEPTED, guarantee=OFTEN, via=Via.RESOLVE, proof=b'"theirs"')
     assert play.run(Commit, Read).returned == "theirs"
 
-    play = calling(idempotent(run=run)).run(*UNTIL_INTENT, Call)
+    play = calling(idempotent(run=run)).run(*FIRST_INTENT, Call)
     play.memory.put_effect("k", UNCERTAIN, guarantee=OFTEN, via=Via.RESOLVE)
     with pytest.raises(EffectUnresolvedError, match="resolved as uncertain"):
         play.run(Commit, Read)
@@ -918,7 +933,7 @@ def test_decision_of_a_person_during_a_run_effect_is_the_answer(run: Any) -> Non
 @pytest.mark.parametrize("error, text", [("NotPerformed: by hand", "NotPerformed: by hand"), (None, "failed")])
 def test_person_who_decides_not_performed_fails_the_run(error: Any, text: str) -> None:
     """What the run returned is dropped: the person's decision is what is on record."""
-    play = calling(at_most_once()).run(*UNTIL_INTENT, Call)
+    play = calling(at_most_once()).run(*FIRST_INTENT, Call)
     play.memory.put_effect("k", FAILED, via=Via.RESOLVE, error=error)
 
     with pytest.raises(EffectFailedError) as caught:
@@ -930,7 +945,7 @@ def test_person_who_decides_not_performed_fails_the_run(error: Any, text: str) -
 @pytest.mark.parametrize("phase", [CLEARED, RELEASED])
 def test_run_whose_intent_is_gone_is_unresolved(phase: Phase) -> None:
     """Somebody took this process for dead: what the run did could not be recorded, and that is said."""
-    play = calling(at_most_once()).run(*UNTIL_INTENT, Call)
+    play = calling(at_most_once()).run(*FIRST_INTENT, Call)
     play.memory.put_effect("k", phase)
 
     with pytest.raises(EffectUnresolvedError) as caught:
@@ -942,7 +957,7 @@ def test_run_whose_intent_is_gone_is_unresolved(phase: Phase) -> None:
 
 def test_release_of_an_intent_that_was_settled_meanwhile_changes_nothing() -> None:
     """A run that raised after a person's decision: the decision stands."""
-    play = calling(at_most_once(run=raising(Boom()))).run(*UNTIL_INTENT, Call)
+    play = calling(at_most_once(run=raising(Boom()))).run(*FIRST_INTENT, Call)
     play.memory.put_effect("k", ACCEPTED, via=Via.RESOLVE)
 
     with pytest.raises(EffectUnresolvedError, match="run-failed"):
@@ -968,12 +983,12 @@ def test_outcome_and_next_intent_share_a_commit(before: Phase | None, make: Call
     if before is not None:
         memory.put_effect("next", INTENT, guarantee=following.guarantee)
         memory.put_effect("next", before, guarantee=following.guarantee)
-    play = settling(memory, at_most_once("k"), following).run(*UNTIL_INTENT, Call)
+    play = settling(memory, at_most_once("k"), following).run(*FIRST_INTENT, Call)
 
     entered = play.expect(Enter)
     assert entered == Enter("effect", "next", following.form, following.guarantee, following.request, wait=False)
     play.does(Enter)
-    assert play.expect(Commit).settles is True
+    assert play.expect(Commit).settles is False
     commits = memory.commits
     play.does(Commit)
 
@@ -1003,7 +1018,7 @@ def test_effect_that_moved_on_is_not_begun_with_the_one_before(
 ) -> None:
     """What the walk saw is looked at again inside the transaction; the outcome is committed all the same."""
     memory = Memory()
-    play = settling(memory, at_most_once("k"), at_most_once("next", request="r")).run(*UNTIL_INTENT, Call, Enter)
+    play = settling(memory, at_most_once("k"), at_most_once("next", request="r")).run(*FIRST_INTENT, Call, Enter)
     memory.put_effect("next", INTENT, guarantee=guarantee, request=fingerprint(request_))
     if phase is not INTENT:
         memory.put_effect("next", phase, guarantee=guarantee)
@@ -1020,7 +1035,7 @@ def test_effect_that_moved_on_is_not_begun_with_the_one_before(
 def test_effect_that_somebody_else_has_is_not_begun(error: Exception | None) -> None:
     """Its turn comes later; the outcome is committed alone."""
     memory = Memory()
-    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*UNTIL_INTENT, Call)
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call)
     if error is None:
         play.does(Enter, None)
     else:
@@ -1035,7 +1050,7 @@ def test_effect_that_somebody_else_has_is_not_begun(error: Exception | None) -> 
 def test_nothing_is_begun_with_an_outcome_that_came_too_late() -> None:
     """A person decided about this one: the next keeps its turn."""
     memory = Memory()
-    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*UNTIL_INTENT, Call, Enter)
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call, Enter)
     memory.put_effect("k", ACCEPTED, via=Via.RESOLVE, proof=b'"theirs"')
 
     outcome = play.run(Commit, Read).returned
@@ -1059,7 +1074,7 @@ def test_next_effect_is_begun_with_a_reconciled_one() -> None:
 def test_nothing_is_begun_with_another_verdict(reconcile: Any) -> None:
     """After an uncertain effect the walk asks its policy first, after an unresolved one it stops."""
     memory = with_(INTENT, RELEASED)
-    play = settling(memory, at_most_once("k", reconcile=reconcile), at_most_once("next")).run(Read, Enter, Read)
+    play = settling(memory, at_most_once("k", reconcile=reconcile), at_most_once("next"))
 
     try:
         play.finish()
@@ -1071,20 +1086,78 @@ def test_nothing_is_begun_with_another_verdict(reconcile: Any) -> None:
     assert memory.phases("next") == []
 
 
-@pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()])
-def test_commit_that_fails_for_both_tells_each_its_own(error: BaseException) -> None:
+def test_full_journal_takes_the_outcome_alone() -> None:
+    """The reserve is for outcomes: the next one's intent has to wait for room."""
+    memory = Memory()
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call, Enter)
+
+    play.raises(Commit, FULL)
+    assert play.expect(Commit).settles is True
+    outcome = play.does(Commit).returned
+
+    assert (outcome.how, outcome.begun) == ("ran", None)
+    assert (memory.phases("k"), memory.phases("next")) == (["intent", "accepted"], [])
+    assert [hold.ends for hold in memory.holds] == [[None], [None]]
+
+
+def test_outcome_that_a_full_journal_took_alone_may_come_too_late() -> None:
+    """A person decided about this one meanwhile."""
+    memory = Memory()
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call, Enter)
+    play.raises(Commit, FULL)
+    memory.put_effect("k", ACCEPTED, via=Via.RESOLVE, proof=b'"theirs"')
+
+    outcome = play.run(Commit, Read).returned
+
+    assert (outcome.how, outcome.state.entry.proof) == ("reused", b'"theirs"')
+
+
+@pytest.mark.parametrize("error", [OSError("odd"), CorruptRecordError(2, "damaged")])
+def test_commit_that_fails_for_both_tells_each_its_own(error: Exception) -> None:
     """Who joined the next effect shared nothing with this one: it reads again."""
     memory = Memory()
-    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*UNTIL_INTENT, Call, Enter)
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call, Enter)
     play.raises(Commit, error)
 
-    with pytest.raises((EffectUnresolvedError, KeyboardInterrupt)):
+    with pytest.raises(EffectUnresolvedError, match="outcome-unrecorded"):
         play.does(Commit)
 
     first, second = memory.holds
     assert isinstance(first.ends[0], EffectUnresolvedError)
     assert second.ends == [None]
     assert (memory.phases("k"), memory.phases("next")) == (["intent", "released"], [])
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_interrupt_while_both_are_committed_takes_the_next_one_back(*, is_done: bool) -> None:
+    """Where it landed, the next one is known never to have run; this one's outcome stands, or its intent is released."""
+    memory = Memory()
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call, Enter)
+    if is_done:
+        play.cut_after(Commit, KeyboardInterrupt())
+    else:
+        play.raises(Commit, KeyboardInterrupt())
+
+    with pytest.raises(KeyboardInterrupt):
+        play.finish()
+
+    assert memory.phases("k") == ["intent", "accepted" if is_done else "released"]
+    assert memory.phases("next") == (["intent", "failed"] if is_done else [])
+    if is_done:
+        assert (memory.last("next").reason, memory.last("next").via) == (NOT_STARTED, None)
+    assert isinstance(memory.holds[0].ends[0], EffectUnresolvedError)
+
+
+def test_interrupt_takes_back_no_intent_that_was_not_begun_with_this_one() -> None:
+    """An intent of this process that may have run, and could not be given up, stays what it is: nobody knows."""
+    memory = Memory()
+    play = settling(memory, at_most_once("k"), at_most_once("next")).run(*FIRST_INTENT, Call, Enter)
+    memory.put_effect("next", INTENT)
+
+    with pytest.raises(KeyboardInterrupt):
+        play.raises(Commit, KeyboardInterrupt()).finish()
+
+    assert memory.phases("next") == ["intent"]
 
 
 @pytest.mark.parametrize("make", [at_most_once, idempotent])
@@ -1232,8 +1305,8 @@ def test_call_that_is_cut_anywhere_lets_go_and_is_never_run_twice(
         beginning, step, follows=follows, is_done=is_done, error=None if cut is None else CUTS[cut]()
     )
     for hold in memory.holds:
-        if hold is unseen:
-            # Entered without the protocol being told: the driver's to end.
+        if hold is unseen or (hold is not memory.holds[0] and not hold.ends):
+            # Entered without the protocol being told, or for what follows: the driver's to end.
             hold.end()
 
     assert [len(hold.ends) for hold in memory.holds] == [1] * len(memory.holds)
@@ -1258,4 +1331,4 @@ def test_closed_call_asks_nothing_more(beginning: Callable[[Memory], None], step
     play.close()
 
     assert inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
-    assert memory.in_flight == {}
+    assert [len(hold.ends) for hold in memory.holds[:1]] == [1] * len(memory.holds[:1])
