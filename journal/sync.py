@@ -111,7 +111,7 @@ class Journal:
         self._kind = None if operation is Any else operation
         check_type(self._kind, "operation")
         self._store = Store(
-            os.path.abspath(os.fsdecode(path)),
+            _directory(path),
             readonly=readonly,
             create=create,
             map_size=map_size,
@@ -492,6 +492,15 @@ def _is_coroutine_function(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - which of both is the question
+
+
+def _directory(path: Any) -> str:
+    text = os.fsdecode(path)
+    if not text:
+        raise ValueError("path must name a directory, not be empty")
+    if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"path must be UTF-8 without a null character, which LMDB can take: {path!r}")
+    return os.path.abspath(text)
 
 
 def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:

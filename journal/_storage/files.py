@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import time
 from typing import Any, Final, NamedTuple
 
 import lmdb.verify
 
 from journal.errors import UnsupportedFilesystemError, UnsupportedFormatError
+from journal.options import POLL_SECONDS_MIN
 from journal.records import FORMAT_VERSION
 
 DATA_FILE: Final = "data.mdb"
@@ -34,8 +36,9 @@ _MAY_PRECEDE_DATA: Final = frozenset({TURN_FILE, NEW_DATA_FILE, NEW_LOCK_FILE})
 
 _LMDB_MAGIC: Final = 0xBEEFC0DE
 _LMDB_VERSION: Final = 1
-_META: Final = struct.Struct("<IIQQI92xQ")
-"""LMDB 0.9's `MDB_meta`: magic, version, address, map size, page size (the first database's pad), last page."""
+_META: Final = struct.Struct("<II16xI92xQQ")
+"""LMDB 0.9's `MDB_meta`: magic, version, page size (the first database's pad), last page, transaction."""
+_META_TRIES: Final = 20
 _PAGE_HEADER_BYTES: Final = 16
 _PAGE_BYTES_MAX: Final = 65_536
 
@@ -43,6 +46,14 @@ _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "9p", "beegfs"}
 )
 _NETWORK_PREFIXES: Final = ("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse")
+
+
+class _Meta(NamedTuple):
+    """What one meta page says."""
+
+    page_bytes: int
+    last_page: int
+    transaction: int
 
 
 class FileIdentity(NamedTuple):
@@ -91,19 +102,29 @@ def check_data_file(directory: str) -> None:
         PermissionError: it may not be read.
     """
     path = os.path.join(directory, DATA_FILE)
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            raise UnsupportedFormatError(directory, "an empty data file", SUPPORTED)
-        first = file.read(_PAGE_BYTES_MAX)
-        page_bytes, last_page = _read_meta(directory, first)
-        file.seek(page_bytes)
-        _, other_last_page = _read_meta(directory, file.read(_PAGE_BYTES_MAX))
-    if size < (max(last_page, other_last_page) + 1) * page_bytes:
+    for _ in range(_META_TRIES):
+        metas, page_bytes, size = _read_metas(directory, path)
+        if abs(metas[0].transaction - metas[1].transaction) == 1:
+            break
+        time.sleep(POLL_SECONDS_MIN)  # a commit came between the two
+    else:
+        raise UnsupportedFormatError(directory, "a damaged data file (its two meta pages do not follow)", SUPPORTED)
+    if size < (max(meta.last_page for meta in metas) + 1) * page_bytes:
         # Pages freed at the end may never have been written; LMDB's own verifier tells, in plain Python.
         problems = _verify(path)
         if problems:
             raise UnsupportedFormatError(directory, f"a truncated data file ({problems[0]})", SUPPORTED)
+
+
+def _read_metas(directory: str, path: str) -> tuple[list[_Meta], int, int]:
+    """Both meta pages, the size of a page, and that of the file."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            raise UnsupportedFormatError(directory, "an empty data file", SUPPORTED)
+        pages = file.read(2 * _PAGE_BYTES_MAX)
+    first = _read_meta(directory, pages)
+    return [first, _read_meta(directory, pages[first.page_bytes :])], first.page_bytes, size
 
 
 def check_filesystem(directory: str) -> None:
@@ -158,9 +179,9 @@ def free_bytes(directory: str) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _read_meta(directory: str, page: bytes) -> tuple[int, int]:
+def _read_meta(directory: str, page: bytes) -> _Meta:
     try:
-        magic, version, _, _, page_bytes, last_page = _META.unpack_from(page, _PAGE_HEADER_BYTES)
+        magic, version, page_bytes, last_page, transaction = _META.unpack_from(page, _PAGE_HEADER_BYTES)
     except struct.error:
         raise UnsupportedFormatError(directory, f"a data file cut to {len(page)} bytes", SUPPORTED) from None
     if magic != _LMDB_MAGIC:
@@ -169,7 +190,7 @@ def _read_meta(directory: str, page: bytes) -> tuple[int, int]:
         raise UnsupportedFormatError(directory, f"a data file of LMDB's format {version}", SUPPORTED)
     if not 512 <= page_bytes <= _PAGE_BYTES_MAX or page_bytes & (page_bytes - 1):
         raise UnsupportedFormatError(directory, f"a data file with pages of {page_bytes} bytes", SUPPORTED)
-    return int(page_bytes), int(last_page)
+    return _Meta(page_bytes, last_page, transaction)
 
 
 def _verify(path: str) -> list[str]:

@@ -84,11 +84,13 @@ class Store:
         this = weakref.ref(self)
         self._owner: owners.Owner | None = None
         self._has_owner_row = False
+        self._head = 0
         self._descriptors: list[int] = []
         self._environment = _open_environment(directory, readonly=self.readonly, map_size=map_size, max_size=max_size)
         self._finalizer = weakref.finalize(self, _release, self._environment, self._descriptors)
         try:
             self.header = _read_header(self._environment, directory)
+            self._header_row = self._environment.read(lambda txn: bytes(txn.get(layout.HEADER_KEY) or b""))
             self._genesis = digest(self.header.journal_id.encode())
             if not self.readonly:
                 for name in (files.TURN_FILE, files.OWNERS_FILE):
@@ -262,6 +264,8 @@ class Store:
                     for entry in todo:
                         self._commit_turn([entry])
                     return
+            except _OverwrittenError:
+                self._fail(f"its {files.DATA_FILE} was overwritten while it was open")
             except lmdb.Error as error:
                 reason = self._after_failure(error)
                 for entry in todo:
@@ -271,6 +275,7 @@ class Store:
     def _attempt(self, entries: list[Entry]) -> list[Entry]:
         """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
         batch = _Batch(entries, self._genesis, self._owner, has_owner_row=self._has_owner_row)
+        batch.expects(self._header_row, self._head)
         interrupt: BaseException | None = None
         try:
             self._environment.write(batch.decide_and_commit)
@@ -282,6 +287,7 @@ class Store:
         if batch.spoiled is not None:
             return [entry for entry in entries if entry is not batch.spoiled]
         batch.tell()
+        self._head = batch.head
         self._has_owner_row = batch.has_owner_row
         if interrupt is not None:
             raise interrupt
@@ -328,6 +334,10 @@ class Store:
                 raise JournalClosedError(self.directory, reason)
 
 
+class _OverwrittenError(Exception):
+    """The data file holds another journal, or an older state of this one, than when it was opened."""
+
+
 class _Batch:
     """The decisions of one shared commit, and what became of each."""
 
@@ -343,9 +353,16 @@ class _Batch:
         self._answers: list[tuple[Entry, Any, list[tuple[int, LogRecord]]]] = []
         self._refusals: list[tuple[Entry, Exception]] = []
 
+    def expects(self, header_row: bytes, head: int) -> None:
+        """What the file must hold: the header that was read at open, and no fewer records than this handle has seen."""
+        self._header_row = header_row
+        self.head = head
+
     def decide_and_commit(self, txn: lmdb.Transaction) -> None:
         """Take each decision, and commit what they wrote; a spoiled one ends it before the commit."""
         view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self.has_owner_row)
+        if txn.get(layout.HEADER_KEY) != self._header_row or view.last[0] < self.head:
+            raise _OverwrittenError
         for entry in self._entries:
             view.at = entry.at
             count = len(view.appended)
@@ -365,6 +382,7 @@ class _Batch:
         if view.has_changes:
             self.last = view.last if view.appended else None
             txn.commit()
+        self.head = view.last[0]
         self.has_owner_row = view.has_owner_row
 
     def tell(self) -> None:
@@ -422,7 +440,13 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
     files.remove_new_files(directory)
     header = Header(FORMAT_VERSION, secrets.token_hex(16), time_of(clock))
     row = layout.seal(layout.HEADER_KEY, encode(header))
-    create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
+    try:
+        create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
+    except lmdb.Error as error:
+        free = files.free_bytes(directory)
+        if getattr(error, "code", None) in _NO_ROOM or free < _ROOM_BYTES:
+            raise JournalFullError(directory, f"the disk took no more ({error}), {free} bytes are free") from error
+        raise CommitFailedError(directory, f"{type(error).__name__}: {error}") from error
     os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
     os.rename(os.path.join(directory, files.NEW_DATA_FILE), os.path.join(directory, files.DATA_FILE))
     files.sync_directory(directory)
@@ -439,6 +463,9 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
         raise JournalBusyError(directory, None, READERS_FULL) from error
     except lmdb.Error as error:
         code = getattr(error, "code", None) or 0
+        if code == errno.EAGAIN:
+            reason = "another process has the same pid in another pid namespace, and LMDB cannot tell the two apart"
+            raise JournalBusyError(directory, os.getpid(), reason) from error
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
 
 

@@ -118,7 +118,7 @@ def _row_findings(read: Reader) -> Iterator[Finding]:
                 content = layout.unseal(key, value)
                 problem = read(partial(_row_fault, key=key, content=content))
             except (layout.DamagedRowError, CorruptRecordError) as error:
-                problem = str(error)
+                problem = error.reason if isinstance(error, CorruptRecordError) else str(error)
             if problem:
                 yield Finding(table, None, problem)
 
