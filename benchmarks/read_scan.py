@@ -1,4 +1,4 @@
-"""Reading a journal into Structs, digests checked, keeps 0.7 of a bare LMDB scan that decodes the same records.
+"""Reading a journal into Structs, each checksum checked, keeps 0.7 of a bare LMDB scan that decodes the same records.
 
 The bare scan decodes into Structs of the same fields that `read` gives. A second line compares with a scan that holds
 and decodes nothing but the operations, and so does less than any log could.
