@@ -61,7 +61,9 @@ INTENT, ACCEPTED, UNCERTAIN, FAILED, RELEASED, CLEARED = (
     Phase.RELEASED,
     Phase.CLEARED,
 )
-UNTIL_INTENT: Final = (Read, Enter, Commit)
+FIRST_INTENT: Final = (Read, Enter, Commit)
+"""Of a key of which nothing is on record: the commit tells whether that is still so."""
+NEXT_INTENT: Final = (Read, Enter, Read, Commit)
 FULL: Final = JournalFullError("/journal", "no room")
 
 

@@ -156,10 +156,10 @@ def test_op_id_twice_with_another_payload_is_a_conflict() -> None:
     memory = Memory()
     append(memory, ("0", "z"))
 
-    with pytest.raises(IdentityConflictError) as caught:
+    with pytest.raises(IdentityConflictError, match="stands earlier in the same call") as caught:
         append(memory, ("1", "a"), ("1", "b"))
 
-    assert caught.value.position == 2
+    assert caught.value.position == 0
     assert memory.head() == 1
 
 

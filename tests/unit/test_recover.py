@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -128,7 +128,7 @@ def test_no_users_code_runs_between_a_run_and_its_commit() -> None:
         play.does(type(play.request))
     play.does(Call)
 
-    assert play.run(Enter).expect(Commit).settles is True
+    play.run(Enter).expect(Commit)
     assert play.asked[: play.asked.index("Call")].count("Decide") == 4
 
 
@@ -688,6 +688,50 @@ def test_flight_of_an_effect_that_cannot_be_withdrawn_ends() -> None:
     assert memory.in_flight == {}
 
 
+def going_on(memory: Memory, later: Intent) -> Callable[[Committed], Iterable[Intent]]:
+    """`intents` of two operations: the first gives `later` once `a` is done, the second `b`."""
+
+    def first() -> Iterable[Intent]:
+        yield once("a")
+        if memory.phases("a")[-1:] == ["accepted"]:
+            yield later
+
+    return lambda committed: first() if committed.sequence == 1 else [once("b")]
+
+
+def test_effect_that_an_iterator_gives_only_later_goes_before_what_was_begun_ahead() -> None:
+    """That is taken back, and starts over when its turn comes."""
+    memory = Memory()
+
+    settled = walking(memory, [], [], intents=going_on(memory, once("x"))).finish()
+
+    assert (int(settled), counts(settled)) == (2, {"ran": 3})
+    assert memory.phases("x") == ["intent", "accepted"]
+    assert memory.phases("b") == ["intent", "failed", "intent", "accepted"]
+    assert memory.in_flight == {}
+
+
+@pytest.mark.parametrize("later, policy", [(once("x", unused), "skip"), (once("x", raising(Boom())), "retry")])
+def test_effect_that_was_begun_ahead_of_a_stop_is_withdrawn(later: Intent, policy: str) -> None:
+    """However the walk stops: nothing later is started, and what was begun is known not to have run."""
+    memory = Memory()
+
+    settled = walking(
+        memory,
+        [],
+        [],
+        intents=going_on(memory, later),
+        on_unresolved=lambda intent, record: policy if intent.key == "x" else "retry",
+    ).finish()
+
+    assert settled == 0
+    assert settled.stopped is not None
+    assert settled.stopped.key == "x"
+    assert memory.phases("b") == ["intent", "failed"]
+    assert memory.last("b").reason == NOT_STARTED
+    assert memory.in_flight == {}
+
+
 def requests_of_a_walk() -> int:
     """How many requests the walk of the next test makes."""
     play = both_kinds(Memory())
@@ -739,7 +783,7 @@ def test_walk_that_is_cut_anywhere_can_be_walked_again(
     for hold in memory.holds:
         # What was entered without the protocol being told, or begun ahead by one that is closed, is the driver's.
         if not hold.ends:
-            assert hold in memory.holds[held:] or cut is None
+            assert hold in memory.holds[held:] or hold is memory.holds[-1]
             hold.end()
     settled_before = {key for key in ("a", "b", "open", "c") if memory.phases(key)[-1:] == ["accepted"]}
 

@@ -71,7 +71,7 @@ def name_of(key: bytes) -> str:
 def questions() -> dict[str, Callable[[StoreView], Any]]:
     """Everything that can be asked of a view."""
     found: dict[str, Callable[[StoreView], Any]] = {
-        "tail": StoreView.tail,
+        "head": StoreView.head,
         "header": StoreView.raw_header,
         "streams": StoreView.streams,
         "owner": lambda view: view.owner(OWNER),
@@ -702,7 +702,7 @@ class BrokenCursor(Disordered):
 
 @pytest.mark.parametrize("error", [lmdb.CorruptedError("bad"), lmdb.PageNotFoundError("gone")])
 @pytest.mark.parametrize(
-    "name", ["tail", "streams", "cursor", "effect 'asked'", "stream orders", "effects", "all operations"]
+    "name", ["head", "streams", "cursor", "effect 'asked'", "stream orders", "effects", "all operations"]
 )
 def test_page_that_lmdb_cannot_read_is_damage(error: Exception, name: str) -> None:
     """LMDB's own errors of that kind come out as ours, from every kind of look."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -372,20 +373,18 @@ def test_look_ahead_gives_up(between: int, *, shares: bool) -> None:
     assert ("settle a then b" if shares else "settle a") in script.trail
 
 
-def test_iterator_is_asked_only_after_the_effects_before() -> None:
-    """A generator's next step is the user's code and may depend on the effects before it: no look ahead into it."""
+def test_iterator_is_looked_ahead_into_and_asked_again() -> None:
+    """The next effect of a generator shares the commit too; its end ahead of time counts only when it comes again."""
     script = Script(["a", "b"], ["c"])
 
     settled = script.walk(intents=lambda committed: (intent(key) for key in committed))
 
     assert (int(settled), counts(settled)) == (20, {"ran": 3})
-    assert script.trail == [
-        *("fetch 10", "consult", "consult", "look a", "settle a"),
-        *("consult", "look b", "settle b"),
-        *("consult", "report 10"),
-        *("fetch 20", "consult", "consult", "look c", "settle c"),
-        *("consult", "report 20"),
-        *("fetch nothing", "report 20 last"),
+    assert [step for step in script.trail if step != "consult"] == [
+        *("fetch 10", "look a", "look b", "settle a then b"),
+        *("fetch 20", "look c", "settle b then c", "report 10"),
+        *("fetch nothing", "settle c", "report 20"),
+        "report 20 last",
     ]
 
 
@@ -409,26 +408,99 @@ def test_other_iterables_are_walked(kind: Callable[[Any], Any]) -> None:
     assert (int(settled), counts(settled)) == (10, {"ran": 2})
 
 
-def test_generator_of_the_next_operation_waits_for_the_effect_before() -> None:
-    """Its first step comes after the last effect of the operation before, whatever that one's intents were given as."""
-    order: list[str] = []
+class World(Script):
+    """A script whose effects leave a mark, by which generators go on."""
 
-    def intents(committed: list[str]) -> Any:
-        def steps() -> Iterable[Intent]:
-            order.append(f"first step of {committed[0]}")
-            yield intent(committed[0])
+    def __init__(self, *implied: Iterable[str], **options: Any) -> None:
+        super().__init__(*implied, **options)
+        self.done: list[str] = []
+        self.asked: list[str] = []
 
-        return [intent("a")] if committed == ["a"] else steps()
+    def _answer(self, question: Any) -> Any:
+        answer = super()._answer(question)
+        if isinstance(question, Settle):
+            self.done.append(question.fact.call)
+        return answer
 
-    class Noting(Script):
-        def _answer(self, question: Any) -> Any:
-            if isinstance(question, Settle):
-                order.append(f"settle {question.fact.call}")
-            return super()._answer(question)
+    def intents(self, committed: Any) -> Iterable[Intent]:
+        """The first key at once, each next one only where the one before is done."""
+        self.asked.append(committed[0])
+        yield intent(committed[0])
+        for before, key in itertools.pairwise(committed):
+            if before in self.done:
+                yield intent(key)
 
-    Noting(["a"], ["b"]).walk(intents=intents)
 
-    assert order == ["settle a", "first step of b", "settle b"]
+def test_effect_that_an_iterator_gives_only_later_is_settled_in_its_place() -> None:
+    """What it goes on with after the effects before belongs to its operation, and comes before the next one's."""
+    script = World(["a", "b", "c"], ["d"])
+
+    settled = script.walk(intents=script.intents)
+
+    assert (int(settled), counts(settled)) == (20, {"ran": 4})
+    assert script.done == ["a", "b", "c", "d"]
+    assert [step for step in script.trail if step.startswith("report")] == ["report 10", "report 20", "report 20 last"]
+
+
+@pytest.mark.parametrize("reason", ["failed", "unresolved"])
+def test_effect_that_an_iterator_gives_only_later_may_stop_the_walk(reason: str) -> None:
+    """Before its operation: nothing of the next one is run."""
+    script = World(["a", "b"], ["c"], endings={"b": Ending(reason)})
+
+    settled = script.walk(intents=script.intents)
+
+    assert settled == 5
+    assert settled.stopped == Stop(10, "s", "op-10", "b", reason)
+    assert script.done == ["a", "b"]
+
+
+def test_key_that_an_iterator_gives_again_runs_once() -> None:
+    """However often it is asked."""
+    script = World(["a", "b", "a", "b"])
+
+    script.walk(intents=script.intents)
+
+    assert script.done == ["a", "b"]
+
+
+def test_exception_ahead_of_time_counts_only_when_it_comes_again() -> None:
+    """A generator that cannot go on before an effect is done raises ahead of it, and not after."""
+    script = World(["a"], ["b"])
+
+    def intents(committed: Any) -> Iterable[Intent]:
+        yield intent(committed[0])
+        if committed[0] not in script.done:
+            raise Boom
+
+    settled = script.walk(intents=intents)
+
+    assert (int(settled), script.done) == (20, ["a", "b"])
+
+
+def test_list_is_asked_for_once() -> None:
+    """What is there as a whole is believed."""
+    asked: list[Any] = []
+
+    def intents(committed: Any) -> list[Intent]:
+        asked.append(committed)
+        return [intent(key) for key in committed]
+
+    Script(["a"], [], ["b", "c"]).walk(intents=intents)
+
+    assert asked == [["a"], [], ["b", "c"]]
+
+
+def test_exception_of_intents_where_the_walk_has_come_is_raised_at_once() -> None:
+    """Asking again would let a function that fails once imply nothing."""
+    answers = iter([Boom()])
+
+    def intents(_: Any) -> list[Intent]:
+        for error in answers:
+            raise error
+        return []
+
+    with pytest.raises(Boom):
+        Script([]).walk(intents=intents)
 
 
 # What the user's functions raise
@@ -441,7 +513,8 @@ def test_exception_of_intents_waits_for_the_effects_before() -> None:
     with pytest.raises(Boom):
         script.walk(intents=lambda committed: [intent("a")] if committed == ["a"] else raising(Boom())())
 
-    assert script.trail == ["fetch 10", "consult", "look a", "fetch 20", "consult", "settle a", "report 10"]
+    order = [step for step in script.trail if step != "consult"]
+    assert order == ["fetch 10", "look a", "fetch 20", "settle a", "report 10"]
 
 
 def test_exception_of_a_policy_waits_for_the_effects_before() -> None:
@@ -475,7 +548,7 @@ def test_exception_of_an_iterator_comes_after_the_effects_before() -> None:
     with pytest.raises(Boom):
         script.walk(intents=intents)
 
-    assert script.trail == ["fetch 10", "consult", "consult", "look a", "settle a", "consult"]
+    assert [step for step in script.trail if step != "consult"] == ["fetch 10", "look a", "fetch nothing", "settle a"]
 
 
 def test_exception_of_a_settle_or_report_is_raised_at_once() -> None:
