@@ -26,12 +26,13 @@ inside: Final[ContextVar[frozenset[Flight]]] = ContextVar("journal_flights", def
 class Flight:
     """One call that acts for a key, and those that wait for it."""
 
-    __slots__ = ("_waiters", "ended", "error", "flights", "identity", "request", "waits_for")
+    __slots__ = ("_waiters", "ended", "error", "flights", "identity", "request", "thread", "waits_for")
 
     def __init__(self, flights: Flights, request: Enter) -> None:
         self.flights = flights
         self.identity: Identity = (request.space, request.form)
         self.request = request
+        self.thread = threading.get_ident()
         self.ended = False
         self.error: BaseException | None = None
         self.waits_for: list[Flight] = []
@@ -58,7 +59,8 @@ class Flights:
     """The flights of one handle."""
 
     def __init__(self, directory: str) -> None:
-        self.lock = threading.Lock()
+        # Re-entrant, since a signal's handler may come to it while its own thread holds it.
+        self.lock = threading.RLock()
         self._directory = directory
         self._is_closing = False
         self._open: dict[Identity, Flight] = {}
@@ -83,7 +85,7 @@ class Flights:
                 entered.append(flight)
                 self._open[flight.identity] = flight
                 return flight
-            if _waits_for_one_of(flight, callers):
+            if flight.thread == threading.get_ident() or _waits_for_one_of(flight, callers):
                 raise EffectInFlightError(request.key, os.getpid())
             _check_same(flight.request, request)
             if not request.wait:
@@ -112,6 +114,10 @@ class Flights:
         if any(flight.flights is self and not flight.ended for flight in inside.get()):
             raise RuntimeError("close() from inside a run, reconcile or body would wait for itself; close it outside")
         with self.lock:
+            if any(flight.thread == threading.get_ident() for flight in self._open.values()):
+                raise RuntimeError(
+                    "close() from a signal's handler would wait for a call of its own thread; exit first"
+                )
             self._is_closing = True
             if not self._open:
                 return

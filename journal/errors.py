@@ -19,9 +19,9 @@ class NotPerformed(Exception):  # noqa: N818 - a statement of the recipient, not
     recipient that can prove it). Given to `Journal.resolve`, it is a person's decision that nothing happened.
     """
 
-    def __init__(self, why: str = "") -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, *why: object) -> None:
+        super().__init__(*why)
+        self.why = str(why[0]) if why else ""
 
 
 class JournalError(Exception):

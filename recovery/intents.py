@@ -68,13 +68,20 @@ class Settled(int):
     ) -> Self:
         """A settled cursor with its counts."""
         self = super().__new__(cls, cursor)
-        self.stopped = stopped
-        self.ran = ran
-        self.reused = reused
-        self.reconciled = reconciled
-        self.uncertain = uncertain
-        self.passed = passed
+        facts = {
+            "stopped": stopped,
+            "ran": ran,
+            "reused": reused,
+            "reconciled": reconciled,
+            "uncertain": uncertain,
+            "passed": passed,
+        }
+        self.__dict__.update(facts)
         return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Frozen, like every value that the journal hands out."""
+        raise AttributeError(f"Settled is frozen: {name!r} cannot be set")
 
     def __reduce__(self) -> tuple[Callable[..., Settled], tuple[Any, ...]]:
         """Pickled with everything that it says."""

@@ -19,6 +19,7 @@ from journal.options import VALUE_DEPTH_MAX
 
 _encode_json: Final = msgspec.json.Encoder().encode
 _encode_canonical_json: Final = msgspec.json.Encoder(order="deterministic").encode
+_encode_canonical_msgpack: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _decode_json: Final = msgspec.json.Decoder().decode
 
 DIGEST_BYTES: Final = 16
@@ -134,9 +135,18 @@ def fingerprint(request: object) -> bytes | None:
     if request is None:
         return None
     try:
-        return digest(encode_canonical(request))
+        return digest(_encode_request(request))
     except Exception as error:
         raise TypeError(f"request= cannot be encoded as JSON: {error}; pass what it is made of instead") from error
+
+
+def _encode_request(request: object) -> bytes:
+    """Bytes that tell apart what JSON would not: bytes and their base64, NaN and null."""
+    try:
+        return _encode_canonical_msgpack(request)
+    except (TypeError, OverflowError):
+        # Maps whose keys are no strings, and integers beyond 64 bits.
+        return b"json" + encode_canonical(request)
 
 
 def _checked(encode: Any, value: object, expected: Any, bytes_max: int, advice: str) -> tuple[bytes, Any]:

@@ -20,13 +20,14 @@ from journal.records import LogRecord
 class Entry:
     """One caller's decision, and what became of it."""
 
-    __slots__ = ("_wake", "answer", "at", "deadline", "decide", "error", "is_done", "records", "settles")
+    __slots__ = ("_wake", "answer", "at", "deadline", "decide", "error", "is_done", "records", "settles", "thread")
 
     def __init__(self, decide: Callable[[Transaction], Any], at: int, deadline: float, *, settles: bool) -> None:
         self.decide = decide
         self.at = at
         self.deadline = deadline
         self.settles = settles
+        self.thread = threading.get_ident()
         self.answer: Any = None
         self.records: list[tuple[int, LogRecord]] = []
         self.error: BaseException | None = None
@@ -80,7 +81,8 @@ class GroupCommit:
         self._closed_error = closed_error
         self._after_interrupt = after_interrupt
         self._wait_timeout = wait_timeout
-        self._lock = threading.Lock()
+        # Re-entrant, since a signal's handler may come to it while its own thread holds it.
+        self._lock = threading.RLock()
         self._is_closed = False
         self._leader: Entry | None = None
         self._batch: list[Entry] = []
@@ -114,12 +116,18 @@ class GroupCommit:
                     if is_last:
                         return
                     raise self._closed_error()
-                self._is_closed = is_last
+                if self._leader is not None and self._leader.thread == entry.thread:
+                    raise RuntimeError(
+                        "a signal's handler may not write to the journal, or close it, while its own thread is in a "
+                        "commit: it would wait for itself; raise SystemExit and close the journal in a finally"
+                    )
                 if self._leader is None:
+                    self._is_closed = is_last
                     if is_last:
                         return
                     self._leader = entry
                 else:
+                    self._is_closed = is_last
                     entry.prepare_to_wait()
                     self._waiting.append(entry)
             while not self._may_go_on(entry):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from journal._storage.files import FileIdentity
     from journal._storage.store import Store
 
-_lock: Final = threading.Lock()
+_lock: Final = threading.RLock()
 _open: Final[dict[FileIdentity, weakref.ref[Store]]] = {}
 _forking: list[Store] = []
 
