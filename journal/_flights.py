@@ -85,11 +85,14 @@ class Flights:
                 entered.append(flight)
                 self._open[flight.identity] = flight
                 return flight
-            if flight.thread == threading.get_ident() or _waits_for_one_of(flight, callers):
+            if _waits_for_one_of(flight, callers):
                 raise EffectInFlightError(request.key, os.getpid())
             _check_same(flight.request, request)
             if not request.wait:
                 return None
+            if flight.thread == threading.get_ident():
+                # A signal's handler, or a policy of a walk that has this effect begun: it cannot end before we do.
+                raise EffectInFlightError(request.key, os.getpid())
             waiter = flight.add_waiter()
             for caller in callers:
                 caller.waits_for.append(flight)

@@ -70,7 +70,7 @@ class StoreView:
                 return position, layout.unframe(position, value).digest
             except layout.DamagedRowError as error:
                 # A damaged last record blocks its own key or stream, not the journal, where its place can be believed.
-                if position > 1 and self._get(layout.log_key(position - 1)) is None:
+                if position > 1 and not (_moved(cursor.prev) and _item(cursor)[0] == layout.log_key(position - 1)):
                     raise CorruptRecordError(position, str(error)) from error
                 return position, layout.raw_digest(value)
 
@@ -371,14 +371,15 @@ class StoreView:
             raise CorruptRecordError(None, reason, _key_or_none(form)) from error
 
     def _check_edge(self, cursor: lmdb.Cursor, prefix: bytes) -> None:
-        """Refuse a damaged row at the edge of a scan that one flipped byte may have put there.
+        """Refuse a damaged row at the edge of a scan that a flipped byte of its key may have put there.
 
-        One that cannot be ours is another's to find. In the log nothing hides: its positions have no gap.
+        Then it is ours but for one byte, or it is out of order, so that it may have misled the search. Any other one is
+        another's to find. In the log nothing hides: its positions have no gap.
         """
-        if prefix != layout.LOG:
-            key = _item(cursor)[0]
-            if sum(one != other for one, other in zip(key, prefix, strict=False)) <= 1:
-                self._check_any(cursor, None)
+        key = _item(cursor)[0]
+        is_almost_ours = sum(one != other for one, other in zip(key, prefix, strict=False)) <= 1
+        if prefix != layout.LOG and (is_almost_ours or not _is_in_order(cursor)):
+            self._check_any(cursor, None)
 
     def _check_row(self, key: bytes, value: bytes, form: bytes | None = None) -> bytes:
         try:
@@ -445,6 +446,23 @@ def _item(cursor: lmdb.Cursor) -> tuple[bytes, bytes]:
     value: Any
     key, value = cursor.item()  # bytes, since buffers were not asked for
     return key, value
+
+
+def _is_in_order(cursor: lmdb.Cursor) -> bool:
+    """Whether a row stands between its neighbours; the cursor stays where it is."""
+    key = _item(cursor)[0]
+    if _moved(cursor.prev):
+        if _item(cursor)[0] >= key:
+            return False
+        _moved(cursor.next)
+    else:
+        _moved(cursor.first)
+    if _moved(cursor.next):
+        is_less = key < _item(cursor)[0]
+        _moved(cursor.prev)
+        return is_less
+    _moved(cursor.last)
+    return True
 
 
 def _moved(move: Any, *arguments: Any) -> bool:
