@@ -388,7 +388,7 @@ def unused(*arguments: Any) -> Any:
 def raising(error: BaseException) -> Callable[..., Any]:
     """A function that raises."""
 
-    def raise_it(*_: Any) -> Any:
+    def raise_it(*_: Any, **__: Any) -> Any:
         raise error
 
     return raise_it
@@ -453,13 +453,16 @@ class InThread(Generic[T]):
 class InterruptAt:
     """Raises `KeyboardInterrupt` before the n-th line that this thread runs in one module, as a signal might.
 
-    Python comes back to the line of a `with` to leave it, and looks for signals only after that.
+    Python looks for signals where it calls or jumps back: not at a `try`, and not at the line of a `with` to which it
+    comes back in order to leave it.
     """
 
     def __init__(self, module: ModuleType, line: int) -> None:
         self._file = module.__file__
         self._left = line
-        self._withs = _lines_with_with(inspect.getsource(module))
+        source = inspect.getsource(module)
+        self._withs = _lines_of(source, ast.With)
+        self._tries = _lines_of(source, ast.Try)
         self._inside: set[tuple[FrameType, int]] = set()
         self._before: Any = None
         self.has_come = False
@@ -476,7 +479,8 @@ class InterruptAt:
         return self._line if frame.f_code.co_filename == self._file else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line" and not self.has_come and not self._leaves_with((frame, frame.f_lineno)):
+        is_line = event == "line" and frame.f_lineno not in self._tries
+        if is_line and not self.has_come and not self._leaves_with((frame, frame.f_lineno)):
             self._left -= 1
             if self._left < 0:
                 self.has_come = True
@@ -494,8 +498,8 @@ class InterruptAt:
 
 
 @functools.cache
-def _lines_with_with(source: str) -> frozenset[int]:
-    return frozenset(node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.With))
+def _lines_of(source: str, kind: type[ast.stmt]) -> frozenset[int]:
+    return frozenset(node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, kind))
 
 
 def lines_interrupted(module: ModuleType, run: Callable[[InterruptAt], None]) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import lmdb
+import msgspec
 import pytest
 
 from journal._core.keys import key_form
 from journal._core.payloads import digest
 from journal._storage import layout
+from journal._storage.owners import Owner
 from journal._storage.transaction import StoreTransaction, index_rows
 from journal._storage.views import encode
 from journal.records import (
@@ -24,7 +28,7 @@ from journal.records import (
     StepRecord,
     StreamRow,
 )
-from tests.unit.support import OWN, START
+from tests.unit.support import OTHER, OWN, START
 
 GENESIS: Final = digest(b"a journal")
 ROW: Final = OwnerRow(1, 2, "boot", 3, 4)
@@ -33,10 +37,13 @@ UNFINISHED: Final = (Phase.INTENT, Phase.RELEASED, Phase.FAILED)
 
 
 class Owned:
-    """An owner as the transaction needs it."""
+    """An owner as the transaction needs it, which sees one other owner alive."""
 
     id = OWN
     row = ROW
+
+    def sees_alive(self, other: int, row: OwnerRow | None) -> bool:
+        return other == OTHER
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +208,53 @@ def test_owner_that_is_known_is_not_written_again(raw: lmdb.Transaction, owner: 
     txn.append(event(Phase.INTENT))
 
     assert layout.OWNER + layout.pack_u64(OWN) not in rows(raw)
+
+
+def owner_key(owner: int) -> bytes:
+    """The key of an owner's row."""
+    return layout.OWNER + layout.pack_u64(owner)
+
+
+def put_owner(raw: lmdb.Transaction, owner: int) -> None:
+    """Put the row of another owner."""
+    raw.put(owner_key(owner), layout.seal(owner_key(owner), encode(ROW)))
+
+
+def test_dead_owners_are_forgotten_with_a_first_intent(raw: lmdb.Transaction, txn: StoreTransaction) -> None:
+    """Their rows would pile up for ever; those of the living stay."""
+    for owner in (1, OTHER, 2**60):
+        put_owner(raw, owner)
+
+    txn.append(event(Phase.INTENT))
+
+    assert [key for key in rows(raw) if key[:1] == layout.OWNER] == [owner_key(OWN), owner_key(OTHER)]
+
+
+def test_damaged_row_of_another_owner_does_not_refuse_an_intent(raw: lmdb.Transaction, txn: StoreTransaction) -> None:
+    """It blocks what that owner left, and no other effect."""
+    raw.put(owner_key(OTHER), b"damaged")
+
+    txn.append(event(Phase.INTENT))
+
+    assert txn.effect(FORM) is not None
+
+
+def test_row_of_an_owner_whose_lock_outlived_it_is_kept(raw: lmdb.Transaction, tmp_path: Path) -> None:
+    """A child inherited the lock: without the row, which says that its process is gone, it would seem to live again."""
+    descriptors = [os.open(tmp_path / "owners.lock", os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2)]
+    try:
+        left, own = Owner(descriptors[0]), Owner(descriptors[1])
+        gone = msgspec.structs.replace(left.row, started=left.row.started - 1)
+        raw.put(owner_key(left.id), layout.seal(owner_key(left.id), encode(gone)))
+        txn = StoreTransaction(raw, GENESIS, own, has_owner_row=False)
+        assert not own.sees_alive(left.id, txn.owner(left.id))
+
+        txn.append(event(Phase.INTENT))
+
+        assert not own.sees_alive(left.id, txn.owner(left.id))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def test_cursor_is_no_record(raw: lmdb.Transaction, txn: StoreTransaction) -> None:
