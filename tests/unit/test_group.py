@@ -197,6 +197,43 @@ def test_bug_of_the_writer_is_each_leaders_own(writer: Writer) -> None:
     assert writer.commit(4) == 4
 
 
+def test_leader_that_is_woken_before_it_is_named_waits_on_no_more(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hands over wakes the next leader first: that one looks again under the lock, and does not miss its turn.
+
+    Here it may run between the two as far as it can.
+    """
+    woken: list[Entry] = []
+    looked: list[Entry] = []
+    wait, wake, may_go_on = Entry.wait, Entry.wake, GroupCommit._may_go_on
+
+    def wait_and_tell(entry: Entry) -> None:
+        wait(entry)
+        woken.append(entry)
+
+    def wake_and_let_run(entry: Entry) -> None:
+        wake(entry)
+        if entry._wake is not None and not entry.is_done:
+            until(lambda: entry in looked)
+
+    def look(own: GroupCommit, entry: Entry) -> bool:
+        if entry in woken:
+            looked.append(entry)
+        return may_go_on(own, entry)
+
+    monkeypatch.setattr(Entry, "wait", wait_and_tell)
+    monkeypatch.setattr(Entry, "wake", wake_and_let_run)
+    monkeypatch.setattr(GroupCommit, "_may_go_on", look)
+    go_on = writer.hold(0)
+    calls = [writer.start(at) for at in (1, 2, 3)]
+
+    go_on.set()
+
+    assert [call.result() for call in calls] == [1, 2, 3]
+    assert writer.batches == [[1], [2, 3]]
+
+
 # Interrupts
 
 
@@ -342,6 +379,49 @@ def test_signal_ends_the_wait_of_the_main_thread(writer: Writer) -> None:
     go_on.set()
 
     assert first.result() == 1
+    assert writer.commit(3) == 3
+
+
+@pytest.mark.parametrize("does", [lambda writer: writer.commit(9), lambda writer: writer.group.close()])
+def test_handler_of_a_signal_may_not_wait_for_its_own_thread(writer: Writer, does: Callable[[Writer], Any]) -> None:
+    """While its thread commits, it is refused at once, and the commit goes on."""
+    refused: list[str] = []
+
+    def handled(entries: list[Entry]) -> None:
+        with pytest.raises(RuntimeError, match="it would wait for itself") as caught:
+            does(writer)
+        refused.append(str(caught.value))
+        entries[0].succeed("answer", [])
+
+    writer.instead(0, handled)
+
+    assert writer.commit(1) == "answer"
+    assert len(refused) == 1
+    assert writer.commit(2) == 2
+
+
+@pytest.mark.parametrize("does", [lambda writer: writer.commit(9), lambda writer: writer.group.close()])
+def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
+    writer: Writer, does: Callable[[Writer], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its thread waits for its turn, too: the turn would come to the thread that waits for the handler."""
+    handled: list[str] = []
+    wait = Entry.wait
+
+    def handle_and_wait(entry: Entry) -> None:
+        if entry.at == 2 and not handled:
+            handled.append("by the thread that waits")
+            with pytest.raises(RuntimeError, match="it would wait for itself"):
+                does(writer)
+        wait(entry)
+
+    monkeypatch.setattr(Entry, "wait", handle_and_wait)
+    go_on = writer.hold(0)
+    first, second = writer.start(1), writer.start(2)
+    until(lambda: handled)
+    go_on.set()
+
+    assert (first.result(), second.result()) == (1, 2)
     assert writer.commit(3) == 3
 
 
