@@ -105,6 +105,17 @@ def test_settled_is_the_cursor(j: Journal) -> None:
     assert settled + 1 == 5
 
 
+def test_what_a_walk_says_is_frozen(j: Journal) -> None:
+    """`Settled` and `Stop` are values like all that the API returns: nobody changes them."""
+    append(j, "a")
+    settled = j.recover(0, intents=one_each(Stub(Boom("no")), unused()))
+
+    with pytest.raises(AttributeError):
+        settled.ran = 7
+    with pytest.raises(AttributeError):
+        settled.stopped.reason = "skipped"  # type: ignore[union-attr, misc]
+
+
 def test_walk_over_nothing_gives_its_cursor(j: Journal) -> None:
     """Where no operation follows, the settled cursor is the one that was given."""
     assert j.recover(0, intents=unused()) == 0
@@ -1137,6 +1148,22 @@ def test_walk_writes_an_intent_and_an_outcome_for_each_effect(j: Journal) -> Non
     keys = [(name, n) for name in "abc" for n in (1, 2)]
     positions = [[e.position for e in j.history(key)] for key in keys]
     assert positions == [[4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]
+
+
+@pytest.mark.parametrize("reconcile", [None, Stub()], ids=["run_effect", "effect"])
+@pytest.mark.parametrize("per_operation", [1, 3])
+def test_outcome_and_next_intent_share_a_commit(j: Journal, reconcile: Any, per_operation: int) -> None:
+    """n effects that were never started take n + 1 commits, within an operation as from one to the next."""
+    append(j, *range(6))
+    before = j.stats().commits
+
+    settled = j.recover(
+        0,
+        intents=lambda c: [Intent((c.operation, n), Stub(n), reconcile) for n in range(per_operation)],
+    )
+
+    assert settled.ran == 6 * per_operation
+    assert j.stats().commits - before == 6 * per_operation + 1
 
 
 # Over the life of a process

@@ -132,6 +132,7 @@ def plain_event(event: Any) -> tuple[Any, ...]:
         None if event.phase == "cleared" else event.attempt,
         event.proof if event.phase == "accepted" else None,
         event.via if event.phase in ("accepted", "uncertain") or event.via == "resolve" else None,
+        event.reason if event.via == "resolve" or event.phase == "cleared" or event.attempt == 0 else None,
     )
 
 
@@ -146,8 +147,8 @@ class Twins(RuleBasedStateMachine):
         self.j = self.open()
         self.calls: list[str] = []
 
-    def open(self) -> Journal:
-        return open_quietly(self.path, clock=lambda: self.model.now)
+    def open(self, **options: Any) -> Journal:
+        return open_quietly(self.path, clock=lambda: self.model.now, **options)
 
     def teardown(self) -> None:
         self.j.close()
@@ -413,6 +414,17 @@ class Twins(RuleBasedStateMachine):
         self.j.close()
         self.j = self.open()
 
+    @rule()
+    def restart_as_a_reader(self) -> None:
+        """A read-only handle shows the same, and leaves it so."""
+        self.j.close()
+        self.j = self.open(readonly=True)
+        self.log_is_the_same()
+        self.effects_are_the_same()
+        self.filters_are_the_same()
+        self.numbering_has_no_gap()
+        self.restart()
+
     @rule(key=keys, method=st.sampled_from(["effect", "effect", "run_effect", "step"]), drawn=requests)
     def die(self, key: Key, method: str, drawn: Any) -> None:
         """Another process makes a call and dies in its run, its reconcile or its body."""
@@ -486,6 +498,9 @@ class Twins(RuleBasedStateMachine):
             if record is not None and twin is not None:
                 assert plain_record(record) == plain_record(twin)
                 assert twin.was_passed or record.first_at == twin.first_at
+                if twin.reason is not None and twin.phase in ("intent", "failed"):
+                    assert record.reason == twin.reason
+                    assert twin.phase == "failed" or record.error
             events = self.j.history(key)
             assert list(map(plain_event, events)) == list(map(plain_event, self.model.events.get(key, [])))
             if record is not None and events[-1].phase != "released":
