@@ -271,3 +271,12 @@ def test_not_performed_says_why(why: str) -> None:
 
     assert (said.why, str(said)) == (why, why)
     assert pickle.loads(pickle.dumps(said)).why == why
+
+
+def test_not_performed_takes_what_exceptions_take() -> None:
+    """Any values: the first says why, as text."""
+    said = NotPerformed(404, "not found")
+
+    assert (said.why, said.args) == ("404", (404, "not found"))
+    twin = pickle.loads(pickle.dumps(said))
+    assert (twin.why, twin.args) == (said.why, said.args)

@@ -74,3 +74,14 @@ def test_settled_survives_a_copy(copied: object) -> None:
     assert twin == settled
     assert twin.stopped == settled.stopped
     assert repr(twin) == repr(settled)
+
+
+@pytest.mark.parametrize("name", ["ran", "stopped", "other"])
+def test_settled_is_frozen(name: str) -> None:
+    """Nobody changes what a walk said, nor adds to it."""
+    settled = Settled(7, ran=2)
+
+    with pytest.raises(AttributeError, match=f"Settled is frozen: '{name}' cannot be set"):
+        setattr(settled, name, 1)
+
+    assert repr(settled) == repr(Settled(7, ran=2))

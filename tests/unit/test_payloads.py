@@ -292,6 +292,14 @@ def test_value_that_contains_itself_is_refused() -> None:
         keep_value(value, None, LIMIT)
 
 
+@pytest.mark.parametrize("kind", [None, msgspec.Raw])
+@pytest.mark.parametrize("data", [b"nonsense", b'"\\x"', b"1e", b"[", b'"\xff"', b"1e999"])
+def test_value_that_encodes_as_no_json_is_refused(kind: Any, data: bytes) -> None:
+    """A type may give any bytes for itself, and take them back: nobody else could read the record."""
+    with pytest.raises(ValueRejectedError, match=r"it does not come back: |it is no JSON: "):
+        keep_value(msgspec.Raw(data), kind, LIMIT)
+
+
 # Operations and requests
 
 
@@ -318,6 +326,21 @@ def test_canonical_bytes_tell_values_apart(one: Any, other: Any) -> None:
     assert fingerprint(one) != fingerprint(other)
 
 
+@pytest.mark.parametrize(
+    "one, other", [(b"a", "YQ=="), (float("nan"), [None]), ([float("nan")], [None]), ({1: "a"}, {"1": "a"}), (0, False)]
+)
+def test_fingerprint_tells_apart_what_json_does_not(one: Any, other: Any) -> None:
+    """Another request stays another one, where its JSON would be the same."""
+    assert fingerprint(one) != fingerprint(other)
+
+
+@pytest.mark.parametrize("request_", [2**64, -(2**70), [2**70], {1: "a"}, {1: 2**70}])
+def test_request_that_msgpack_does_not_take_is_bound_by_its_json(request_: Any) -> None:
+    """It binds as any other."""
+    assert fingerprint(request_) == fingerprint(request_)
+    assert fingerprint([request_]) != fingerprint([[request_]])
+
+
 def test_operation_is_kept_in_its_canonical_form() -> None:
     """The bytes of an operation are what a resend is compared by."""
     data, back = keep_operation({"b": 1, "a": {"d": 2, "c": 3}}, None, LIMIT)
@@ -340,7 +363,7 @@ def test_no_request_binds_nothing() -> None:
     assert fingerprint([None]) == digest(b"\x91\xc0")
 
 
-@pytest.mark.parametrize("request_", [object(), {"a": object()}, [10**4_300], "\ud800"])
+@pytest.mark.parametrize("request_", [object(), {"a": object()}, {(1, 2): "a"}, [10**4_300], "\ud800"])
 def test_request_that_cannot_be_encoded_is_a_type_error(request_: Any) -> None:
     """It is refused before anything runs, with the way out."""
     with pytest.raises(TypeError, match=r"request= cannot be encoded as JSON: .*; pass what it is made of instead"):
