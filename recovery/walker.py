@@ -227,7 +227,7 @@ class _Plan:
     def next_item(self) -> Steps[_Item]:
         """The next item, decided now or before."""
         if not self._items:
-            item = None if self._operation is not None else (yield from self._open_next())
+            item = None if self._operation is not None else (yield from self._open_next(is_ahead=False))
             self._items.append((yield from self._decide_next(is_ahead=False)) if item is None else item)
         first = self._items[0]
         if isinstance(first, _Recheck):
@@ -241,7 +241,7 @@ class _Plan:
             if self._items and not isinstance(self._items[-1], _Done | _Recheck):
                 break
             if self._operation is None:
-                ending = yield from self._open_next()
+                ending = yield from self._open_next(is_ahead=True)
                 if ending is not None:
                     self._items.append(ending)
                     break
@@ -251,7 +251,7 @@ class _Plan:
             return item
         return None
 
-    def _open_next(self) -> Steps[_End | _Raised | _Recheck | None]:
+    def _open_next(self, *, is_ahead: bool) -> Steps[_End | _Raised | _Recheck | None]:
         """Make the next operation the one whose effects are decided; what there is instead of one."""
         try:
             operation: Operation | None = None if self._left == 0 else (yield Fetch())
@@ -263,8 +263,8 @@ class _Plan:
             self._left -= 1
         try:
             implied = yield from self._imply(operation)
-        except Exception:  # noqa: BLE001 - asked again, and raised, when the walk gets there
-            return _Recheck(operation, set())
+        except Exception as error:  # noqa: BLE001 - the user's own; ahead of its time it is asked again instead
+            return _Recheck(operation, set()) if is_ahead else _Raised(error)
         self._operation = operation
         self._is_listed = isinstance(implied, Sequence)
         self._pending = iter(implied)

@@ -391,9 +391,13 @@ class _Attempt:
         """Commit this effect's acceptance and the intent of the next one together."""
         form, owner = self.call.form, self._owner
 
+        ahead: EffectState | None = None
+
         def decide_both(txn: Transaction) -> tuple[EffectState | None, EffectState | None]:
+            nonlocal ahead
             accepted = advance(form, begun.position, change)(txn)
-            return accepted, None if accepted is None else _begin_if_startable(following, owner, txn)
+            ahead = None if accepted is None else _begin_if_startable(following, owner, txn)
+            return accepted, ahead
 
         try:
             accepted, next_begun = yield Commit(decide_both)
@@ -408,7 +412,8 @@ class _Attempt:
         except GeneratorExit:
             raise
         except BaseException:
-            yield Commit(withdraw(following.form, owner), settles=True)
+            if ahead is not None:
+                yield Commit(withdraw(following.form, ahead), settles=True)
             raise
         if next_begun is None:
             flight.end()

@@ -185,27 +185,22 @@ def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Trans
 
 def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Transaction], EffectState | None]:
     """A decision that gives up an open intent of this owner; `None` where the record is no longer that."""
-    return _end_own_intent(form, owner, Phase.RELEASED, reason, error)
-
-
-def withdraw(form: bytes, owner: int) -> Callable[[Transaction], EffectState | None]:
-    """A decision that takes back an intent of this owner which was never run; `None` where the record is not that."""
-    return _end_own_intent(form, owner, Phase.FAILED, NOT_STARTED, None)
-
-
-def _end_own_intent(
-    form: bytes, owner: int, phase: Phase, reason: str, error: str | None
-) -> Callable[[Transaction], EffectState | None]:
 
     def decide(txn: Transaction) -> EffectState | None:
         state = txn.effect(form)
         if state is None or state.entry.phase is not Phase.INTENT or state.entry.owner != owner:
             return None
-        change = EffectChange(phase=phase, guarantee=state.entry.guarantee, reason=reason, error=error)
+        change = EffectChange(phase=Phase.RELEASED, guarantee=state.entry.guarantee, reason=reason, error=error)
         entry = next_entry(state, form, change, txn.at)
         return EffectState(txn.append(entry), entry)
 
     return decide
+
+
+def withdraw(form: bytes, begun: EffectState) -> Callable[[Transaction], EffectState | None]:
+    """A decision that takes back an intent which was never run; `None` where it is not what stands on record."""
+    change = EffectChange(phase=Phase.FAILED, guarantee=begun.entry.guarantee, reason=NOT_STARTED)
+    return advance(form, begun.position, change)
 
 
 def owner_text(owner: int) -> str:

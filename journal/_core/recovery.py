@@ -56,6 +56,7 @@ def recover(
     except BaseException:
         yield from hand.withdraw()
         raise
+    yield from hand.withdraw()
     yield _note_of(settled)
     return settled
 
@@ -118,7 +119,7 @@ class _Hand:
         if begun is None:
             return
         try:
-            yield Commit(withdraw(begun.call.form, self._owner), settles=True)
+            yield Commit(withdraw(begun.call.form, begun.state), settles=True)
         finally:
             begun.flight.end()
 

@@ -49,17 +49,26 @@ class Owner:
         """Whether another owner lives, as far as this one can see; itself it does not see."""
         return is_alive(self._descriptor, other, row)
 
+    def can_forget(self, other: int, row: OwnerRow) -> bool:
+        """Whether another owner is gone, and would be seen to be without its row as well."""
+        return not _is_locked(self._descriptor, other) and not self.sees_alive(other, row)
+
 
 def is_alive(descriptor: int, owner: int, row: OwnerRow | None) -> bool:
     """Whether another owner than ours lives, as seen from our descriptor of the owners' file."""
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
-    is_locked: bool = FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
+    is_locked = _is_locked(descriptor, owner)
     if row is None:
         return is_locked
     if is_locked:
         return _process_runs(row) is not False
     # The file was deleted and made anew under a living owner: then only the second witness knows.
     return os.fstat(descriptor).st_ino != row.lock_inode and _process_runs(row) is True
+
+
+def _is_locked(descriptor: int, owner: int) -> bool:
+    lock = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0)
+    kind: int = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, lock))[0]
+    return kind != fcntl.F_UNLCK
 
 
 def _process_runs(row: OwnerRow) -> bool | None:

@@ -5,6 +5,7 @@ What a record does to the indexes is said once, in `index_rows`; `verify` compar
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import lmdb
@@ -59,9 +60,11 @@ class StoreTransaction(StoreView):
     def _put_owner_row(self) -> None:
         """Say who this owner is, once; and forget the dead, whom nobody will find alive without a row either."""
         if self._owner is not None and not self.has_owner_row:
-            for key, content in list(self.rows(layout.OWNER)):
-                if not self._owner.sees_alive(layout.unpack_u64(key[1:]), decode_owner(content)):
-                    self._txn.delete(key)
+            for key, value in list(self._scan(layout.OWNER, layout.OWNER)):
+                with contextlib.suppress(layout.DamagedRowError):  # a damaged row of another's is not ours to judge
+                    row = decode_owner(layout.unseal(key, value))
+                    if self._owner.can_forget(layout.unpack_u64(key[1:]), row):
+                        self._txn.delete(key)
             self._put_row(layout.OWNER + layout.pack_u64(self._owner.id), encode(self._owner.row))
             self.has_owner_row = True
 
