@@ -61,7 +61,11 @@ class Gate:
                 self._claim_others()
                 body()
             finally:
-                self._give_back_others()
+                try:
+                    self._give_back_others()
+                except BaseException:  # an interrupt in its midst: once more, it can be done again
+                    self._give_back_others()
+                    raise
 
     def claim(self) -> None:
         """Begin to be alone; `give_back` ends it, in the same thread."""

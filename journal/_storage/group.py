@@ -20,7 +20,19 @@ from journal.records import LogRecord
 class Entry:
     """One caller's decision, and what became of it."""
 
-    __slots__ = ("_wake", "answer", "at", "deadline", "decide", "error", "is_done", "records", "settles", "thread")
+    __slots__ = (
+        "_wake",
+        "answer",
+        "at",
+        "deadline",
+        "decide",
+        "error",
+        "is_done",
+        "is_left",
+        "records",
+        "settles",
+        "thread",
+    )
 
     def __init__(self, decide: Callable[[Transaction], Any], at: int, deadline: float, *, settles: bool) -> None:
         self.decide = decide
@@ -32,6 +44,7 @@ class Entry:
         self.records: list[tuple[int, LogRecord]] = []
         self.error: BaseException | None = None
         self.is_done = False
+        self.is_left = False
         self._wake: threading.Lock | None = None
 
     def succeed(self, answer: Any, records: list[tuple[int, LogRecord]]) -> None:
@@ -168,12 +181,13 @@ class GroupCommit:
     def _leave(self, own: Entry) -> None:
         """Go out of the queue, and where this entry led, hand the lead over."""
         with self._lock:
+            own.is_left = True
             if own in self._waiting:
                 self._waiting.remove(own)
             if self._leader is not own:
                 return
             # What another's deadline or an interrupt left undecided is for the next leader.
-            undone = [entry for entry in self._batch if not entry.is_done and entry is not own]
+            undone = [entry for entry in self._batch if not entry.is_done and not entry.is_left]
             self._waiting[:0] = [entry for entry in undone if entry not in self._waiting]
             for entry in self._batch:
                 if entry.is_done:

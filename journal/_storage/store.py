@@ -479,7 +479,7 @@ def _read_header(environment: Environment, directory: str) -> Header:
         if version != FORMAT_VERSION:
             raise UnsupportedFormatError(directory, f"a journal of format {version}", files.SUPPORTED)
         return msgspec.msgpack.decode(raw, type=Header)
-    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, IndexError, TypeError) as error:
+    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, LookupError, TypeError) as error:
         raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
 
 
