@@ -119,6 +119,23 @@ def test_lock_that_a_child_inherited_is_no_life(opened: Open) -> None:
         os.close(inherited)
 
 
+def test_row_is_forgotten_only_of_who_is_gone_without_it_too(opened: Open) -> None:
+    """Where the lock outlives the process, the row alone tells so; without it that owner would seem to live again."""
+    mine, own = opened(), Owner(opened())
+    other = Owner(mine)
+    gone = changed(other.row, pid=NO_PID)
+    inherited = os.dup(mine)
+    assert not own.can_forget(other.id, other.row)
+
+    os.close(mine)
+
+    assert not own.sees_alive(other.id, gone)
+    assert not own.can_forget(other.id, gone)
+    os.close(inherited)
+    assert own.can_forget(other.id, gone)
+    assert own.can_forget(other.id, other.row)
+
+
 @pytest.mark.parametrize("facts", [{"boot": "another"}, {"boot": ""}, {"namespace": 1}, {"started": 0}])
 def test_process_that_cannot_be_seen_from_here_does_not_decide(opened: Open, facts: dict[str, Any]) -> None:
     """Of another boot or namespace, or without a start time: then the lock does."""

@@ -45,6 +45,10 @@ class Owned:
     def sees_alive(self, other: int, row: OwnerRow | None) -> bool:
         return other == OTHER
 
+    def can_forget(self, other: int, row: OwnerRow) -> bool:
+        assert row == ROW
+        return other != OTHER
+
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lmdb.Environment]:
