@@ -424,7 +424,7 @@ def test_what_the_declared_type_could_not_read_back_is_refused(open_journal: Cal
     j = open_journal(operation=Order)
 
     with pytest.raises(InvalidOperationError, match=r"count"):
-        j.append("s", Order(1, [Item("pen", "two")]), op_id="1")  # type: ignore[arg-type]
+        j.append("s", Order(1, [Item("pen", "two")]), op_id="1")  # type: ignore[arg-type]  # the wrong type is what is tested
 
     assert j.head() == 0
 

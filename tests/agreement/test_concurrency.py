@@ -116,7 +116,7 @@ def test_runs_that_wait_for_each_other_end(j: Journal) -> None:
     """Eight runs that all must be under way at once are: nothing makes one wait for another."""
     barrier = threading.Barrier(8)
     calls = [
-        Call(lambda key=key: j.effect(("k", key), run=lambda: barrier.wait(60) * 0, reconcile=unused()))  # type: ignore[misc]
+        Call(lambda key=key: j.effect(("k", key), run=lambda: barrier.wait(60) * 0, reconcile=unused()))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         for key in range(8)
     ]
 
@@ -426,7 +426,7 @@ def test_concurrent_resends_commit_once(j: Journal) -> None:
     answers = [call.result() for call in at_once(8, lambda: j.append("s", {"a": 1}, op_id="1"))]
 
     assert [a.position for a in answers] == [1] * 8
-    assert sorted(a.repeated for a in answers) == [False] + [True] * 7  # type: ignore[union-attr]
+    assert sorted(a.repeated for a in answers) == [False] + [True] * 7  # type: ignore[union-attr]  # the test knows that it is not None
 
 
 def test_refused_append_leaves_the_others_alone(j: Journal) -> None:

@@ -153,7 +153,7 @@ def test_newer_format_is_refused_untouched(open_journal: Open, path: Path) -> No
 
     for options in ({}, {"create": False}, {"readonly": True}):
         with pytest.raises(UnsupportedFormatError) as caught:
-            journal.open(path, **options)  # type: ignore[arg-type]
+            journal.open(path, **options)  # type: ignore[arg-type]  # the wrong type is what is tested
         for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
             assert str(version + 1) in str(error.found)
             assert str(version) in str(error.supported)

@@ -178,7 +178,7 @@ def test_longest_and_shortest_key_are_taken(j: Journal, key: str) -> None:
 def test_key_is_chosen_before_the_clock_or_the_recipient(j: Journal) -> None:
     """Whether a tuple is written by hand or made, equal tuples are one key."""
     parts = ["order", 7]
-    accept(j, tuple(parts), "m-1")  # type: ignore[arg-type]
+    accept(j, tuple(parts), "m-1")  # type: ignore[arg-type]  # the wrong type is what is tested
 
     assert j.effect(("order", 7), run=unused(), reconcile=unused()) == Accepted("m-1", "run")
 

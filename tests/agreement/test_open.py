@@ -93,7 +93,7 @@ def test_journal_is_a_context_manager(path: Path) -> None:
 def test_options_are_keyword_only(path: Path) -> None:
     """Nothing but the path is given by position."""
     with pytest.raises(TypeError):
-        journal.open(path, int)  # type: ignore[call-arg]
+        journal.open(path, int)  # type: ignore[call-arg]  # the wrong call is what is tested
 
     assert not path.exists()
 

@@ -510,7 +510,7 @@ def test_writer_killed_in_its_turn_leaves_no_lock(j: Journal, start_peer: Start)
         writer = start_peer("flood")
         writer.hear("opened")
         head = j.head()
-        wait_until(lambda head=head: j.head() > head + 5)  # type: ignore[misc]
+        wait_until(lambda head=head: j.head() > head + 5)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         writer.kill()
         j.append("mine", 1, op_id=str(j.head()))
 

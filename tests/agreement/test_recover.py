@@ -113,7 +113,7 @@ def test_what_a_walk_says_is_frozen(j: Journal) -> None:
     with pytest.raises(AttributeError):
         settled.ran = 7
     with pytest.raises(AttributeError):
-        settled.stopped.reason = "skipped"  # type: ignore[union-attr, misc]
+        settled.stopped.reason = "skipped"  # type: ignore[union-attr, misc]  # the test knows that it is not None
 
 
 def test_walk_over_nothing_gives_its_cursor(j: Journal) -> None:
@@ -1038,7 +1038,7 @@ def test_failed_outcome_takes_no_next_intent_with_it(j: Journal, policy: str) ->
         append(j, name)
         settled = j.recover(
             j.head() - 1,
-            intents=lambda _, name=name, answer=answer: [  # type: ignore[misc]
+            intents=lambda _, name=name, answer=answer: [  # type: ignore[misc]  # mypy cannot infer a lambda with a default
                 effect((name, 1), Stub(answer)),
                 effect((name, 2), unused()),
             ],

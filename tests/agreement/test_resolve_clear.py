@@ -216,7 +216,7 @@ def test_joiners_get_what_a_person_decided_meanwhile(j: Journal) -> None:
 def test_idempotent_owner_gets_what_a_person_decided_meanwhile(j: Journal) -> None:
     """`run_effect` returns the person's proof, and raises where the person said uncertain."""
     gates = {"a": Gate("late"), "u": Gate("late")}
-    owners = {key: Call(lambda key=key: j.run_effect(key, gates[key])) for key in gates}  # type: ignore[misc]
+    owners = {key: Call(lambda key=key: j.run_effect(key, gates[key])) for key in gates}  # type: ignore[misc]  # mypy cannot infer a lambda with a default
     for key, outcome in (("a", Accepted("by hand", "resolve")), ("u", Uncertain())):
         gates[key].wait_until_entered()
         j.resolve(key, outcome, expected_position=position(j, key), reason="r")
@@ -339,7 +339,7 @@ def test_clearing_leaves_other_keys_alone(j: Journal) -> None:
     """Only the named key is cleared, also among keys that begin alike."""
     keys = ["k", "k1", ("k",), ("k", 1), "x" * 600 + "1", "x" * 600 + "2"]
     for key in keys:
-        accept(j, key)  # type: ignore[arg-type]
+        accept(j, key)  # type: ignore[arg-type]  # the wrong type is what is tested
 
     j.clear_effect(("k",), reason="r")
     j.clear_effect("x" * 600 + "1", reason="r")

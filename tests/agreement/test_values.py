@@ -61,8 +61,8 @@ def reconciled(j: Journal, value: Any, returns: Any) -> tuple[Any, Any]:
 # How a value travels through each method: the first answer and the later one.
 ROUTES: dict[str, Callable[[Journal, Any, Any], tuple[Any, Any]]] = {
     "effect": lambda j, value, returns: (
-        j.effect("k", run=lambda: value, reconcile=unused(), returns=returns).proof,  # type: ignore[union-attr]
-        j.effect("k", run=unused(), reconcile=unused(), returns=returns).proof,  # type: ignore[union-attr]
+        j.effect("k", run=lambda: value, reconcile=unused(), returns=returns).proof,  # type: ignore[union-attr]  # the test knows that it is not None
+        j.effect("k", run=unused(), reconcile=unused(), returns=returns).proof,  # type: ignore[union-attr]  # the test knows that it is not None
     ),
     "reconcile": reconciled,
     "run_effect": lambda j, value, returns: (
@@ -212,7 +212,7 @@ def test_declared_value_comes_back_as_declared(j: Journal, route: str, name: str
 @pytest.mark.parametrize("name", ["wrong field", "wrong type", "missing field"])
 def test_value_that_does_not_decode_as_declared_is_rejected(j: Journal, name: str) -> None:
     """What is not a `T` once it is decoded cannot be kept, with the path of the bad part."""
-    value: Any = {"wrong field": Receipt(1), "wrong type": "m-1", "missing field": {"lines": [1]}}[name]  # type: ignore[arg-type]
+    value: Any = {"wrong field": Receipt(1), "wrong type": "m-1", "missing field": {"lines": [1]}}[name]  # type: ignore[arg-type]  # the wrong type is what is tested
 
     with pytest.raises(EffectUnresolvedError) as effect:
         j.effect("e", run=lambda: value, reconcile=unused(), returns=Receipt)

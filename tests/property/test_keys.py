@@ -135,7 +135,7 @@ def test_steps_of_different_keys_are_different(found: list[Key]) -> None:
     """A step answers for its own key only."""
     with journal_with([]) as j:
         for index, key in enumerate(found):
-            assert j.step(key, lambda index=index: index) == index  # type: ignore[misc]
+            assert j.step(key, lambda index=index: index) == index  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
         for index, key in enumerate(found):
             assert j.step(key, _never) == index

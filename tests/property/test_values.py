@@ -130,7 +130,7 @@ def test_order_of_a_map_is_no_part_of_a_request_or_payload(value: Any) -> None:
         j.append("s", value, op_id="1")
 
         assert j.effect("e", run=_never, reconcile=_never, request=reordered(value)) == Accepted(1, "run")
-        assert j.append("s", reordered(value), op_id="1").repeated  # type: ignore[union-attr]
+        assert j.append("s", reordered(value), op_id="1").repeated  # type: ignore[union-attr]  # the test knows that it is not None
 
 
 @given(values, values)

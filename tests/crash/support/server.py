@@ -16,7 +16,7 @@ import traceback
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-import journal  # noqa: F401  - imported once, here, and not by each child
+import journal  # noqa: F401 - imported once, here, and not by each child
 
 from .processes import REQUEST_BYTES_MAX, Child, Processes
 
