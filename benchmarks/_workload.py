@@ -6,7 +6,7 @@ Everything here goes through the public contract alone.
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -112,11 +112,10 @@ def settle_charges(j: Journal, effects_each: int) -> None:
             effects_in_threads(j, pool, [c.effect_key(ACTION, n) for c in page for n in range(effects_each)])
 
 
-def intents_each(count: int) -> Callable[[Committed], Iterator[Intent]]:
+def intents_each(count: int) -> Callable[[Committed], list[Intent]]:
     """What `recover` takes: `count` effects for each operation, settled as by `effect`."""
 
-    def intents(committed: Committed) -> Iterator[Intent]:
-        for number in range(count):
-            yield Intent(committed.effect_key(ACTION, number), run=send, reconcile=ask)
+    def intents(committed: Committed) -> list[Intent]:
+        return [Intent(committed.effect_key(ACTION, number), run=send, reconcile=ask) for number in range(count)]
 
     return intents

@@ -397,10 +397,10 @@ class Journal:
 
         Args:
             from_cursor: Where to start, exclusive.
-            intents: The `Intent` values that an operation implies, in order, as any iterable. The walk looks one effect
-                ahead, into the next operation too: what an earlier effect did is read inside `run`, not here. Where it
-                raised, or an iterator ended, ahead of the effects before, it is asked again when these are settled;
-                each key runs once.
+            intents: The `Intent` values that an operation implies, in order; each key runs once. Where it gives a list or
+                tuple, the walk looks one effect ahead, into the next operation too, and the outcome of one effect shares
+                the commit with the intent of the next. An iterator (a generator) is resumed only after the effects
+                before are settled, and costs a commit more for each effect.
             stream: Only the operations of this stream.
             on_unresolved: "retry" (run or reconcile it), "skip" (stop before its operation) or "pass" (leave it
                 unfinished and go on), or a callable of intent and record that says one.

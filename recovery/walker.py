@@ -1,10 +1,10 @@
 """The walk over operations: a generator that asks for facts, orders what is to be done, and keeps the settled prefix.
 
-It yields a `Question` and is sent the answer, or has an exception thrown in. It looks one effect ahead, so that whoever
-drives it can commit the outcome of one effect together with the intent of the next. What comes up ahead of its time
-counts only when the walk gets there: an exception of the user's own functions is kept until the effects before are
-settled; and since an iterator may go on by what these did, an end (or an exception) that it came to ahead of them is
-not believed: `intents` is asked again, and what it gives anew is settled first.
+It yields a `Question` and is sent the answer, or has an exception thrown in. It looks one effect ahead where `intents`
+gave a list or tuple, so that whoever drives it can commit the outcome of one effect together with the intent of the
+next. An iterator is never resumed before the effects ahead of it are settled: its functions may close over what its next
+step changes. An exception of the user's own functions that comes up ahead of its time is kept, or the function asked
+again, until the effects before are settled.
 """
 
 from __future__ import annotations
@@ -124,13 +124,6 @@ class _Done(msgspec.Struct, frozen=True):
     operation: Operation
 
 
-class _Recheck(msgspec.Struct, frozen=True):
-    """An operation whose iterator came to an end ahead of its effects; with the keys that it gave."""
-
-    operation: Operation
-    keys: set[Any]
-
-
 class _Raised(msgspec.Struct, frozen=True):
     """A function of the user's raised."""
 
@@ -218,7 +211,8 @@ class _Plan:
         self._on_unresolved = on_unresolved
         self._on_uncertain = on_uncertain
         self._left = limit
-        self._items: deque[_Item | _Recheck] = deque()
+        self._items: deque[_Item] = deque()
+        self._fetched: Operation | None = None
         self._operation: Operation | None = None
         self._pending: Iterator[Intent] = iter(())
         self._is_listed = True
@@ -226,90 +220,66 @@ class _Plan:
 
     def next_item(self) -> Steps[_Item]:
         """The next item, decided now or before."""
-        if not self._items:
-            item = None if self._operation is not None else (yield from self._open_next(is_ahead=False))
-            self._items.append((yield from self._decide_next(is_ahead=False)) if item is None else item)
-        first = self._items[0]
-        if isinstance(first, _Recheck):
-            return (yield from self._recheck(first))
-        self._items.popleft()
-        return first
+        if self._items:
+            return self._items.popleft()
+        item = None if self._operation is not None else (yield from self._open_next(is_ahead=False))
+        return (yield from self._decide_next()) if item is None else item
 
     def look_ahead(self) -> Steps[_Planned | None]:
         """The next effect, where it is to be settled from its start."""
         while len(self._items) < LOOK_AHEAD_MAX:
-            if self._items and not isinstance(self._items[-1], _Done | _Recheck):
+            if self._items and not isinstance(self._items[-1], _Done):
                 break
             if self._operation is None:
                 ending = yield from self._open_next(is_ahead=True)
                 if ending is not None:
                     self._items.append(ending)
                     break
-            self._items.append((yield from self._decide_next(is_ahead=True)))
+            if self._operation is None or not self._is_listed:
+                return None
+            self._items.append((yield from self._decide_next()))
         item = self._items[-1]
         if isinstance(item, _Planned) and item.verdict is WalkVerdict.SETTLE and item.fact.phase in ("none", "failed"):
             return item
         return None
 
-    def _open_next(self, *, is_ahead: bool) -> Steps[_End | _Raised | _Recheck | None]:
+    def _open_next(self, *, is_ahead: bool) -> Steps[_End | _Raised | None]:
         """Make the next operation the one whose effects are decided; what there is instead of one."""
+        operation, self._fetched = self._fetched, None
         try:
-            operation: Operation | None = None if self._left == 0 else (yield Fetch())
-        except Exception as error:  # noqa: BLE001 - raised when the walk gets there
-            return _Raised(error)
-        if operation is None:
-            return _End()
-        if self._left is not None:
-            self._left -= 1
-        try:
-            implied = yield from self._imply(operation)
-        except Exception as error:  # noqa: BLE001 - the user's own; ahead of its time it is asked again instead
-            return _Recheck(operation, set()) if is_ahead else _Raised(error)
+            if operation is None:
+                operation = None if self._left == 0 else (yield Fetch())
+                if operation is None:
+                    return _End()
+                if self._left is not None:
+                    self._left -= 1
+            implied: Iterable[Intent] = yield Consult(self._intents, (operation.committed,))
+            if not isinstance(implied, Iterable):
+                raise TypeError(f"intents must give an iterable of Intent, not {type(implied).__name__}: {implied!r}")
+        except Exception as error:  # noqa: BLE001 - the user's own; raised when the walk gets there
+            if not is_ahead or operation is None:
+                return _Raised(error)
+            # Ahead of the effects before, which it may need: it is asked again after them.
+            self._fetched = operation
+            return None
         self._operation = operation
         self._is_listed = isinstance(implied, Sequence)
         self._pending = iter(implied)
         self._keys = set()
         return None
 
-    def _decide_next(self, *, is_ahead: bool) -> Steps[_Item | _Recheck]:
+    def _decide_next(self) -> Steps[_Item]:
         """The next effect of the open operation, decided, or its end."""
         operation = self._operation
         assert operation is not None  # noqa: S101 - opened by the caller
-        is_believed = self._is_listed or not is_ahead
         try:
             intent = yield from self._next_intent()
-        except Exception as error:  # noqa: BLE001 - the user's own; raised when the walk gets there
-            if is_believed:
-                return _Raised(error)
-            intent = None
-        if intent is None:
-            self._operation = None
-            return _Done(operation) if is_believed else _Recheck(operation, self._keys)
-        try:
+            if intent is None:
+                self._operation = None
+                return _Done(operation)
             return (yield from self._decide(operation, intent))
         except Exception as error:  # noqa: BLE001 - the user's own; raised when the walk gets there
             return _Raised(error)
-
-    def _recheck(self, item: _Recheck) -> Steps[_Item]:
-        """The next effect of an operation that its iterator gives only now, or its end."""
-        try:
-            implied = yield from self._imply(item.operation)
-            pending = iter(implied)
-            while (intent := (yield Consult(next, (pending, _NOTHING)))) is not _NOTHING:
-                checked = _check_intent(intent)
-                if checked.key not in item.keys:
-                    item.keys.add(checked.key)
-                    return (yield from self._decide(item.operation, checked))
-        except Exception as error:  # noqa: BLE001 - the user's own; raised where the walk has got to
-            return _Raised(error)
-        self._items.popleft()
-        return _Done(item.operation)
-
-    def _imply(self, operation: Operation) -> Steps[Iterable[Intent]]:
-        implied: Iterable[Intent] = yield Consult(self._intents, (operation.committed,))
-        if not isinstance(implied, Iterable):
-            raise TypeError(f"intents must give an iterable of Intent, not {type(implied).__name__}: {implied!r}")
-        return implied
 
     def _next_intent(self) -> Steps[Intent | None]:
         while True:
@@ -320,10 +290,11 @@ class _Plan:
                 intent = yield Consult(next, (self._pending, _NOTHING))
             if intent is _NOTHING:
                 return None
-            checked = _check_intent(intent)
-            if checked.key not in self._keys:
-                self._keys.add(checked.key)
-                return checked
+            if not isinstance(intent, Intent):
+                raise TypeError(f"intents must give Intent values, not {type(intent).__name__}: {intent!r}")
+            if intent.key not in self._keys:
+                self._keys.add(intent.key)
+                return intent
 
     def _decide(self, operation: Operation, intent: Intent) -> Steps[_Item]:
         fact: Fact = yield Look(intent)
@@ -333,12 +304,6 @@ class _Plan:
             policy = self._on_uncertain if answers is UNCERTAIN_ANSWERS else self._on_unresolved
             answer = yield from _ask(policy, answers, intent, fact.record)
         return _Planned(operation, intent, decide_walk(fact.phase, answer), fact)
-
-
-def _check_intent(intent: Any) -> Intent:
-    if not isinstance(intent, Intent):
-        raise TypeError(f"intents must give Intent values, not {type(intent).__name__}: {intent!r}")
-    return intent
 
 
 def check_policy(name: str, policy: Any, answers: tuple[Answer, ...]) -> None:

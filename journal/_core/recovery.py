@@ -56,7 +56,6 @@ def recover(
     except BaseException:
         yield from hand.withdraw()
         raise
-    yield from hand.withdraw()
     yield _note_of(settled)
     return settled
 
@@ -154,9 +153,7 @@ class _Hand:
     def _settle(self, order: Settle) -> Steps[Ending]:
         call: EffectCall = order.fact.call
         following: EffectCall | None = None if order.following is None else order.following.call
-        if self._begun is not None and self._begun.call.form != call.form:
-            # An iterator gave another effect meanwhile: it goes first, and what was begun ahead starts over later.
-            yield from self.withdraw()
+        # What was begun ahead is what the walk settles next: it stops nowhere in between.
         begun, self._begun = self._begun, None
         try:
             outcome: Outcome = yield from settle(call, self._owner, begun=begun, following=following)

@@ -102,29 +102,39 @@ def check_data_file(directory: str) -> None:
         PermissionError: it may not be read.
     """
     path = os.path.join(directory, DATA_FILE)
+    problem = ""
     for _ in range(_META_TRIES):
-        metas, page_bytes, size = _read_metas(directory, path)
-        if abs(metas[0].transaction - metas[1].transaction) == 1:
-            break
-        time.sleep(POLL_SECONDS_MIN)  # a commit came between the two
-    else:
-        raise UnsupportedFormatError(directory, "a damaged data file (its two meta pages do not follow)", SUPPORTED)
-    if size < (max(meta.last_page for meta in metas) + 1) * page_bytes:
+        metas, size = _read_metas(directory, path)
+        problem = _problem_of(path, metas, size)
+        if not problem:
+            return
+        if _read_metas(directory, path)[0] == metas:
+            raise UnsupportedFormatError(directory, problem, SUPPORTED)
+        time.sleep(POLL_SECONDS_MIN)  # another process committed meanwhile: what was seen means nothing
+    raise UnsupportedFormatError(directory, problem, SUPPORTED)
+
+
+def _problem_of(path: str, metas: list[_Meta], size: int) -> str:
+    """What is wrong with a data file by its meta pages; empty where nothing is."""
+    if abs(metas[0].transaction - metas[1].transaction) != 1:
+        return "a damaged data file (its two meta pages do not follow)"
+    if size < (max(meta.last_page for meta in metas) + 1) * metas[0].page_bytes:
         # Pages freed at the end may never have been written; LMDB's own verifier tells, in plain Python.
         problems = _verify(path)
         if problems:
-            raise UnsupportedFormatError(directory, f"a truncated data file ({problems[0]})", SUPPORTED)
+            return f"a truncated data file ({problems[0]})"
+    return ""
 
 
-def _read_metas(directory: str, path: str) -> tuple[list[_Meta], int, int]:
-    """Both meta pages, the size of a page, and that of the file."""
+def _read_metas(directory: str, path: str) -> tuple[list[_Meta], int]:
+    """Both meta pages, and the size of the file after they were read: it only grows."""
     with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            raise UnsupportedFormatError(directory, "an empty data file", SUPPORTED)
         pages = file.read(2 * _PAGE_BYTES_MAX)
-    first = _read_meta(directory, pages)
-    return [first, _read_meta(directory, pages[first.page_bytes :])], first.page_bytes, size
+        if not pages:
+            raise UnsupportedFormatError(directory, "an empty data file", SUPPORTED)
+        first = _read_meta(directory, pages)
+        metas = [first, _read_meta(directory, pages[first.page_bytes :])]
+        return metas, os.fstat(file.fileno()).st_size
 
 
 def check_filesystem(directory: str) -> None:
