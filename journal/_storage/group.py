@@ -129,7 +129,7 @@ class GroupCommit:
                     if is_last:
                         return
                     raise self._closed_error()
-                if self._leader is not None and self._leader.thread == entry.thread:
+                if any(other.thread == entry.thread for other in self._unfinished()):
                     raise RuntimeError(
                         "a signal's handler may not write to the journal, or close it, while its own thread is in a "
                         "commit: it would wait for itself; raise SystemExit and close the journal in a finally"
@@ -152,6 +152,11 @@ class GroupCommit:
                 self._after_interrupt()
             self._leave(entry)
             raise
+
+    def _unfinished(self) -> list[Entry]:
+        leading = [] if self._leader is None else [self._leader]
+        batch = [entry for entry in self._batch if not entry.is_done and not entry.is_left]
+        return [*leading, *batch, *self._waiting]
 
     def _may_go_on(self, entry: Entry) -> bool:
         # Under the lock: `_leave` wakes a leader before it is one, and holds the lock until it is.

@@ -1206,3 +1206,23 @@ def test_store_errors_raise(j: Journal) -> None:
 
     with pytest.raises(JournalError):
         j.recover(0, intents=one_each(Stub(1)))
+
+
+def test_generator_is_not_resumed_before_what_it_gave_has_run(j: Journal) -> None:
+    """Its functions close over its loop's variable: each key gets the run that was meant for it."""
+    j.append("mails", ["ann", "bob"], op_id="1")
+    sent: list[str] = []
+
+    def send(who: str) -> str:
+        sent.append(who)
+        return f"msg-{who}"
+
+    def intents(committed: Committed) -> Iterable[Intent]:
+        for who in committed.operation:
+            yield Intent(("mail", who), run=lambda: send(who), reconcile=lambda signal: None)  # noqa: B023 - the point
+
+    j.recover(intents=intents)
+
+    assert sent == ["ann", "bob"]
+    records = [j.record(("mail", who)) for who in ("ann", "bob")]
+    assert [record.proof for record in records if record is not None] == ["msg-ann", "msg-bob"]

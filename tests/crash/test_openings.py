@@ -9,7 +9,7 @@ import pytest
 
 from journal._storage import files
 from tests.crash.support.deaths import NEVER, Fuse
-from tests.crash.support.processes import ChildError, Processes, hear_parent, say_parent
+from tests.crash.support.processes import Processes, hear_parent, say_parent
 from tests.crash.support.service import STREAM, Delivery, World
 
 COMMITS_DURING_VERIFY = 20
@@ -60,11 +60,6 @@ def open_slowly(world: World, length: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.xfail(
-    strict=True,
-    raises=ChildError,
-    reason="the data file's size is taken before its meta pages are read, and so is short",
-)
 def test_commit_between_two_lines_of_an_open_is_no_damage(processes: Processes, world: World) -> None:
     """At each line in turn: the file may grow, and pages may be used again, while it is looked at."""
     writer = processes.start(commit_when_told, world)

@@ -403,6 +403,31 @@ def test_handler_of_a_signal_may_not_wait_for_its_own_thread(writer: Writer, doe
     assert writer.commit(2) == 2
 
 
+@pytest.mark.parametrize("does", [lambda writer: writer.commit(9), lambda writer: writer.group.close()])
+def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
+    writer: Writer, does: Callable[[Writer], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its thread waits for its turn, too: the turn would come to the thread that waits for the handler."""
+    handled: list[str] = []
+    wait = Entry.wait
+
+    def handle_and_wait(entry: Entry) -> None:
+        if entry.at == 2 and not handled:
+            handled.append("by the thread that waits")
+            with pytest.raises(RuntimeError, match="it would wait for itself"):
+                does(writer)
+        wait(entry)
+
+    monkeypatch.setattr(Entry, "wait", handle_and_wait)
+    go_on = writer.hold(0)
+    first, second = writer.start(1), writer.start(2)
+    until(lambda: handled)
+    go_on.set()
+
+    assert (first.result(), second.result()) == (1, 2)
+    assert writer.commit(3) == 3
+
+
 def commit_alone(interrupt: InterruptAt) -> None:
     """A commit that is interrupted, and another one after it."""
     writer = Writer()

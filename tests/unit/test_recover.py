@@ -699,21 +699,21 @@ def going_on(memory: Memory, later: Intent) -> Callable[[Committed], Iterable[In
     return lambda committed: first() if committed.sequence == 1 else [once("b")]
 
 
-def test_effect_that_an_iterator_gives_only_later_goes_before_what_was_begun_ahead() -> None:
-    """That is taken back, and starts over when its turn comes."""
+def test_effect_that_an_iterator_gives_only_later_is_settled_in_its_turn() -> None:
+    """Before anything of the next operation."""
     memory = Memory()
 
     settled = walking(memory, [], [], intents=going_on(memory, once("x"))).finish()
 
     assert (int(settled), counts(settled)) == (2, {"ran": 3})
     assert memory.phases("x") == ["intent", "accepted"]
-    assert memory.phases("b") == ["intent", "failed", "intent", "accepted"]
+    assert memory.phases("b") == ["intent", "accepted"]
     assert memory.in_flight == {}
 
 
 @pytest.mark.parametrize("later, policy", [(once("x", unused), "skip"), (once("x", raising(Boom())), "retry")])
-def test_effect_that_was_begun_ahead_of_a_stop_is_withdrawn(later: Intent, policy: str) -> None:
-    """However the walk stops: nothing later is started, and what was begun is known not to have run."""
+def test_nothing_is_begun_behind_an_iterator_whose_effect_stops_the_walk(later: Intent, policy: str) -> None:
+    """However the walk stops: nothing later is started."""
     memory = Memory()
 
     settled = walking(
@@ -727,8 +727,7 @@ def test_effect_that_was_begun_ahead_of_a_stop_is_withdrawn(later: Intent, polic
     assert settled == 0
     assert settled.stopped is not None
     assert settled.stopped.key == "x"
-    assert memory.phases("b") == ["intent", "failed"]
-    assert memory.last("b").reason == NOT_STARTED
+    assert memory.phases("b") == []
     assert memory.in_flight == {}
 
 
