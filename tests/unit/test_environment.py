@@ -132,6 +132,27 @@ def test_gate_is_open_again_whatever_was_raised(error: BaseException) -> None:
     InThread(lambda: gate.alone(lambda: None)).result()
 
 
+def test_locks_are_given_back_after_an_interrupt_in_the_midst_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once more: it can be done again."""
+    gate = Gate()
+    real = gate._give_back_others
+    interrupts = [KeyboardInterrupt()]
+
+    def give_back() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        real()
+
+    monkeypatch.setattr(gate, "_give_back_others", give_back)
+    with gate.lock():
+        pass
+
+    with pytest.raises(KeyboardInterrupt):
+        gate.alone(lambda: None)
+
+    InThread(lambda: gate.alone(lambda: None)).result()
+
+
 def test_several_may_want_to_be_alone_at_once() -> None:
     """Each is, and the gate is open afterwards: every thread meets a map that grew."""
     gate = Gate()

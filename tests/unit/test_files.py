@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -208,6 +210,41 @@ def test_damaged_meta_page_is_refused(data: Path, page: int, offset: int, conten
     patched(data, page * PAGE + offset, content)
 
     assert refusal(data.parent) == found
+
+
+def test_meta_pages_that_do_not_follow_are_refused(data: Path) -> None:
+    """Two commits are one apart: another pair is of two files."""
+    transaction = struct.unpack_from("<Q", data.read_bytes(), 16 + 128)[0]
+    patched(data, 16 + 128, struct.pack("<Q", transaction + 4))
+
+    assert refusal(data.parent) == "a damaged data file (its two meta pages do not follow)"
+
+
+@pytest.mark.parametrize("commits, is_taken", [(1, True), (19, True), (1_000, False)])
+def test_meta_pages_are_looked_at_again_while_another_process_commits(
+    data: Path, monkeypatch: pytest.MonkeyPatch, commits: int, *, is_taken: bool
+) -> None:
+    """What was seen then means nothing; a file that never stands still is refused in the end."""
+    real = files._read_metas
+    metas, size = real(str(data.parent), str(data))
+    looks = itertools.count()
+
+    def read_metas(directory: str, path: str) -> Any:
+        look = next(looks)
+        # Each check looks twice, and finds another transaction every time.
+        return (
+            real(directory, path)
+            if look >= 2 * commits
+            else ([metas[0], metas[1]._replace(transaction=10**6 + 2 * look)], size)
+        )
+
+    monkeypatch.setattr(files, "_read_metas", read_metas)
+    monkeypatch.setattr("journal._storage.files.time.sleep", lambda _: None)
+
+    if is_taken:
+        files.check_data_file(str(data.parent))
+    else:
+        assert "do not follow" in refusal(data.parent)
 
 
 @pytest.mark.parametrize("content", [b"SQLite format 3\x00" * 600, bytes(10_000), b"\xff" * 10_000])

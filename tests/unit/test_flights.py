@@ -331,7 +331,28 @@ def test_circle_over_two_journals_is_seen(flights: Flights) -> None:
     assert first.result() is None
 
 
+def test_thread_does_not_wait_for_its_own_flight(flights: Flights) -> None:
+    """A signal's handler that calls for the key in which its own thread is: the flight cannot end before it does."""
+    enter(flights)
+
+    with pytest.raises(EffectInFlightError) as caught:
+        flights.enter(request(), [])
+
+    assert caught.value.pid == os.getpid()
+
+
 # Closing
+
+
+def test_closing_does_not_wait_for_its_own_thread(flights: Flights) -> None:
+    """From a signal's handler it would be for ever; the flights stay open to be ended."""
+    flight = enter(flights)
+
+    with pytest.raises(RuntimeError, match="a signal's handler"):
+        flights.close()
+
+    flight.end()
+    flights.close()
 
 
 def test_closed_flights_let_none_begin(flights: Flights) -> None:

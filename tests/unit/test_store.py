@@ -318,7 +318,7 @@ def test_header_that_is_not_ours_is_refused(
     with pytest.raises(UnsupportedFormatError) as caught:
         opened(readonly=readonly)
 
-    assert found in caught.value.found
+    assert found in str(caught.value)
     assert (directory / files.DATA_FILE).read_bytes() == before
     rewritten(directory, layout.HEADER_KEY, layout.seal(layout.HEADER_KEY, encode([1, "id", START])))
     opened(readonly=readonly)

@@ -15,7 +15,7 @@ from journal._storage import layout, verify
 from journal._storage.verify import findings
 from journal._storage.views import StoreView, encode
 from journal.errors import CorruptRecordError
-from journal.records import EffectEntry, Guarantee, Phase
+from journal.records import EffectEntry, Guarantee, Phase, StreamRow
 from journal.values import Finding
 from tests.unit.golden import JOURNAL_ID, ROWS
 from tests.unit.support import START
@@ -180,6 +180,7 @@ def test_index_row_in_another_phase_is_found(txn: lmdb.Transaction, key: bytes) 
     [
         (layout.stream_prefix("orders") + layout.pack_u64(4), layout.pack_u64(2)),
         (layout.identity_key("orders", 1, "never"), layout.pack_u64(1)),
+        (layout.STREAM + b"never", encode(StreamRow(1, 0))),
         (layout.form_key(layout.STEP, key_form("never")), layout.pack_u64(1)),
         (layout.form_key(layout.UNFINISHED, key_form("never")), layout.pack_u64(1) + b"\x01"),
         (layout.form_key(layout.UNFINISHED, key_form("asked")), layout.pack_u64(8) + b"\x01"),
@@ -299,3 +300,41 @@ def test_commits_during_the_check_are_no_findings(env: lmdb.Environment) -> None
         return answer
 
     assert list(findings(read, GENESIS)) == []
+
+
+def test_log_that_vanishes_during_the_check_is_found(env: lmdb.Environment) -> None:
+    """Somebody emptied the file after its head was read."""
+    calls = 0
+
+    def read(look: Callable[[StoreView], Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        with env.begin(write=True) as txn:
+            if calls > 1:
+                for key in GOLDEN:
+                    txn.delete(key)
+            answer = look(StoreView(txn, GENESIS))
+            txn.abort()
+        return answer
+
+    assert list(findings(read, GENESIS)) == [Finding("log", 1, f"records 1 to {HEAD} are missing")]
+
+
+def test_row_that_moves_on_during_the_check_is_no_finding(env: lmdb.Environment) -> None:
+    """Between two transactions an effect may get another event: what a page said of it is not held against it."""
+    key = layout.form_key(layout.UNFINISHED, key_form("open"))
+
+    def read(look: Any) -> Any:
+        answer = look(StoreView(transactions[-1], GENESIS))
+        if getattr(getattr(look, "func", None), "__name__", "") == "page_of_rows":
+            return [
+                (row, layout.seal(key, layout.pack_u64(1) + b"\x01") if row == key else value) for row, value in answer
+            ]
+        return answer
+
+    with env.begin(write=True) as txn:
+        transactions = [txn]
+        found = list(findings(read, GENESIS))
+        txn.abort()
+
+    assert found == []

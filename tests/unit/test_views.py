@@ -560,6 +560,27 @@ def test_damaged_row_of_a_stream_does_not_block_another(txn: lmdb.Transaction, v
     assert outcome(lambda view: operations(view, "lieferungen-é"), view) is CorruptRecordError
 
 
+def test_damaged_row_of_a_stream_does_not_block_appends_to_another(txn: lmdb.Transaction, view: StoreView) -> None:
+    """Its last sequence is known without the rows beside it."""
+    key = layout.stream_prefix("lieferungen-é") + layout.pack_u64(2)
+    txn.put(key, GOLDEN[key][:-1] + bytes([GOLDEN[key][-1] ^ 1]))
+
+    assert view.sequence("orders") == 2
+
+
+@pytest.mark.parametrize("position", [2, 1])
+def test_rows_of_a_stream_out_of_order_are_damage(tmp_path: Path, image: bytes, position: int) -> None:
+    """A flipped byte in a position puts a row before the one that it follows."""
+    prefix = layout.stream_prefix("lieferungen-é")
+    changed = image.replace(prefix + layout.pack_u64(3), prefix + layout.pack_u64(position))
+    (tmp_path / "data.mdb").write_bytes(changed)
+
+    with lmdb.open(str(tmp_path), readonly=True, lock=False, lib_version=0) as opened, opened.begin() as txn:
+        answer = outcome(lambda view: operations(view, "lieferungen-é"), StoreView(txn, GENESIS))
+
+    assert answer is CorruptRecordError
+
+
 def hidden(txn: lmdb.Transaction, key: bytes, other: bytes) -> None:
     """Move a row beside its place: a flipped byte in its key, as a damaged page would have it."""
     value = GOLDEN[key]

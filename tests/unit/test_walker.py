@@ -387,6 +387,18 @@ def test_iterator_is_resumed_only_after_what_it_gave_is_settled() -> None:
     ]
 
 
+def test_iterator_of_the_next_operation_is_not_resumed_ahead() -> None:
+    """It is opened ahead, behind a list, and gives its first effect only after that list's last."""
+    script = Script(["a"], ["b"])
+
+    script.walk(intents=lambda committed: [intent("a")] if committed == ["a"] else iter([intent("b")]))
+
+    assert [step for step in script.trail if step != "consult"] == [
+        *("fetch 10", "look a", "fetch 20", "settle a", "report 10"),
+        *("look b", "settle b", "report 20", "fetch nothing", "report 20 last"),
+    ]
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_list_and_tuple_are_looked_ahead_into(kind: type[Any]) -> None:
     """What is there already can be looked at."""
@@ -463,17 +475,35 @@ def test_key_that_an_iterator_gives_again_runs_once() -> None:
 
 
 def test_exception_ahead_of_time_counts_only_when_it_comes_again() -> None:
-    """A generator that cannot go on before an effect is done raises ahead of it, and not after."""
-    script = World(["a"], ["b"])
+    """A function that cannot tell what an operation implies before an effect is done is asked again after it."""
+    script = World(["a"], ["b"], ["c"], ["d"])
 
-    def intents(committed: Any) -> Iterable[Intent]:
-        yield intent(committed[0])
-        if committed[0] not in script.done:
+    def intents(committed: Any) -> list[Intent]:
+        if committed == ["b"] and "a" not in script.done:
             raise Boom
+        return [intent(committed[0])]
 
-    settled = script.walk(intents=intents)
+    settled = script.walk(intents=intents, limit=3)
 
-    assert (int(settled), script.done) == (20, ["a", "b"])
+    assert (int(settled), script.done) == (30, ["a", "b", "c"])
+    assert [step for step in script.trail if step.startswith("fetch")] == ["fetch 10", "fetch 20", "fetch 30"]
+
+
+class Stubborn:
+    """An iterable that does not give its iterator."""
+
+    def __iter__(self) -> Any:
+        raise Boom
+
+
+def test_iterable_that_cannot_be_iterated_waits_for_the_effects_before() -> None:
+    """As any function of the user's that raises."""
+    script = Script(["a"], ["b"])
+
+    with pytest.raises(Boom):
+        script.walk(intents=lambda committed: [intent("a")] if committed == ["a"] else Stubborn())
+
+    assert "settle a" in script.trail
 
 
 def test_list_is_asked_for_once() -> None:
