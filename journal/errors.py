@@ -301,16 +301,20 @@ class JournalBusyError(_HandleError):
 
 
 class UnsupportedFormatError(_HandleError):
-    """The path holds no journal that this version can read: check the path, or the version."""
+    """The path holds no journal that this version can read: check the path, or the version.
 
-    def __init__(self, path: str, found: str, supported: str) -> None:
+    `found` is the number of a format that is not supported, or says what lies there instead of a journal.
+    """
+
+    def __init__(self, path: str, found: int | str, supported: int | str) -> None:
         super().__init__(path, found, supported)
         self.found = found
         self.supported = supported
 
     def __str__(self) -> str:
+        found = f"a journal of format {self.found}" if isinstance(self.found, int) else self.found
         return (
-            f"{self.path!r} is not a journal that can be opened: found {self.found}, supported is {self.supported}; "
+            f"{self.path!r} is not a journal that can be opened: found {found}, supported is format {self.supported}; "
             "nothing was changed, check the path and the version of effect-journal"
         )
 

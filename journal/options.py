@@ -52,6 +52,9 @@ MAP_BYTES_DEFAULT: Final = 64 * 1024**3
 MAP_BYTES_MIN: Final = 1024 * 1024
 """The smallest map that holds the tables and some records."""
 
+MAP_BYTES_MAX: Final = 1 << 46
+"""64 TiB: what fits into the addresses of a process of today with room for all else."""
+
 MAP_RESERVE_BYTES: Final = 256 * 1024
 """Room below `max_size` that only outcomes may use, so that what is in flight can be recorded at the ceiling."""
 

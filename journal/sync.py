@@ -22,6 +22,7 @@ from journal._storage.store import Store
 from journal.errors import Key, NotPerformed
 from journal.options import (
     MAP_BYTES_DEFAULT,
+    MAP_BYTES_MAX,
     MAP_BYTES_MIN,
     PAGE_RECORDS,
     RECONCILE_TIMEOUT_SECONDS,
@@ -509,8 +510,8 @@ def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) 
             continue
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be a number of bytes, not {type(value).__name__}: {value!r}")
-        if value < MAP_BYTES_MIN:
-            raise ValueError(f"{name} must be at least {MAP_BYTES_MIN} bytes, not {value}")
+        if not MAP_BYTES_MIN <= value <= MAP_BYTES_MAX:
+            raise ValueError(f"{name} must be from {MAP_BYTES_MIN} to {MAP_BYTES_MAX} bytes, not {value}")
     effects.check_seconds(wait_timeout, "wait_timeout")
     if not callable(clock):
         raise TypeError(f"clock must be a function that gives nanoseconds, not {clock!r}")

@@ -29,7 +29,7 @@ NEW_LOCK_FILE: Final = "data.mdb.new-lock"
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
-SUPPORTED: Final = f"a journal of format {FORMAT_VERSION}"
+SUPPORTED: Final = FORMAT_VERSION
 
 _MAY_PRECEDE_DATA: Final = frozenset({TURN_FILE, NEW_DATA_FILE, NEW_LOCK_FILE})
 """What a creation that was cut short leaves; with anything else, a data file was here and is gone."""

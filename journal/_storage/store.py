@@ -477,7 +477,7 @@ def _read_header(environment: Environment, directory: str) -> Header:
         # The version comes first in every format: it is read before anything else is believed.
         version = msgspec.msgpack.decode(raw)[0]
         if version != FORMAT_VERSION:
-            raise UnsupportedFormatError(directory, f"a journal of format {version}", files.SUPPORTED)
+            raise UnsupportedFormatError(directory, version, files.SUPPORTED)
         return msgspec.msgpack.decode(raw, type=Header)
     except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, LookupError, TypeError) as error:
         raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
