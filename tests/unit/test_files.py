@@ -44,7 +44,7 @@ def refusal(directory: Path) -> str:
     with pytest.raises(UnsupportedFormatError) as caught:
         files.check_data_file(str(directory))
     assert (caught.value.path, caught.value.supported) == (str(directory), files.SUPPORTED)
-    return caught.value.found
+    return str(caught.value.found)
 
 
 # Identity
@@ -123,7 +123,7 @@ def test_directory_of_something_else_is_refused(tmp_path: Path, names: tuple[str
     with pytest.raises(UnsupportedFormatError) as caught:
         files.has_journal(str(tmp_path))
 
-    assert found in caught.value.found
+    assert found in str(caught.value.found)
 
 
 def test_path_of_a_file_is_refused(tmp_path: Path) -> None:
