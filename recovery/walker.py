@@ -256,6 +256,7 @@ class _Plan:
             implied: Iterable[Intent] = yield Consult(self._intents, (operation.committed,))
             if not isinstance(implied, Iterable):
                 raise TypeError(f"intents must give an iterable of Intent, not {type(implied).__name__}: {implied!r}")
+            pending = iter(implied)
         except Exception as error:  # noqa: BLE001 - the user's own; raised when the walk gets there
             if not is_ahead or operation is None:
                 return _Raised(error)
@@ -264,7 +265,7 @@ class _Plan:
             return None
         self._operation = operation
         self._is_listed = isinstance(implied, Sequence)
-        self._pending = iter(implied)
+        self._pending = pending
         self._keys = set()
         return None
 

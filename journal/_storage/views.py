@@ -119,12 +119,15 @@ class StoreView:
         with self._txn.cursor() as cursor:
             found = _moved(cursor.set_range, prefix + b"\xff" * 8)
             if found:
-                self._check_row(*_item(cursor))
+                self._check_edge(cursor, prefix)
             if not _moved(cursor.prev if found else cursor.last):
                 return 0
             key, value = _item(cursor)
+            if not key.startswith(prefix):
+                self._check_edge(cursor, prefix)
+                return 0
         content = self._check_row(key, value)
-        if not key.startswith(prefix) or layout.unpack_u64(key[-8:]) <= row.epoch_position:
+        if layout.unpack_u64(key[-8:]) <= row.epoch_position:
             return 0
         return layout.unpack_u64(content)
 
