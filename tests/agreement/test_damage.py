@@ -22,7 +22,7 @@ from journal import (
     UnsupportedFormatError,
 )
 
-from .support import Peer, Stub, accept, data_file, leave_open, unused
+from .support import Boom, Peer, Stub, accept, data_file, leave_open, unused
 
 Open = Callable[..., Journal]
 
@@ -241,7 +241,7 @@ def damage(path: Path, marker: str) -> None:
 
 @pytest.fixture
 def damaged(open_journal: Open, path: Path) -> Journal:
-    """A journal in which one operation's payload and one effect's proof cannot be decoded."""
+    """A journal in which a payload, a proof, an open effect's error and a step's result cannot be decoded."""
     j = open_journal()
     j.append("bad", "first", op_id="1")
     j.append("bad", "PAYLOAD-MARKER-0123456789", op_id="2")
@@ -249,8 +249,12 @@ def damaged(open_journal: Open, path: Path) -> Journal:
     accept(j, "bad", "PROOF-MARKER-0123456789")
     accept(j, "fine", "m-1")
     leave_open(j, "open")
+    leave_open(j, "bad-open", Boom("ERROR-MARKER-0123456789"))
+    j.step("bad", lambda: "STEP-MARKER-0123456789")
     j.close()
     damage(path, "PAYLOAD-MARKER-0123456789")
+    damage(path, "ERROR-MARKER-0123456789")
+    damage(path, "STEP-MARKER-0123456789")
     damage(path, "PROOF-MARKER-0123456789")
     return open_journal()
 
@@ -276,7 +280,33 @@ def test_damaged_effect_blocks_its_own_key_only(damaged: Journal) -> None:
     assert damaged.effect("fine", run=unused(), reconcile=unused()) == Accepted("m-1", "run")
     assert damaged.effect("open", run=unused(), reconcile=Stub("m-2")) == Accepted("m-2", "reconcile")
     assert damaged.effect("new", run=lambda: 1, reconcile=unused()) == Accepted(1, "run")
-    assert damaged.unfinished() == []
+    assert damaged.step("new", lambda: 1) == 1
+
+
+@pytest.mark.parametrize("guarantee", ["at_most_once", "idempotent"])
+def test_damaged_open_effect_is_neither_run_nor_asked_about(damaged: Journal, guarantee: str) -> None:
+    """Whatever is left of a record says that something was begun: the call is refused, whichever it is."""
+    called = unused()
+
+    with pytest.raises(CorruptRecordError) as caught:
+        if guarantee == "idempotent":
+            damaged.run_effect("bad-open", called)
+        else:
+            damaged.effect("bad-open", run=called, reconcile=called)
+
+    assert caught.value.key == "bad-open"
+    assert called.count == 0
+
+
+def test_damaged_step_is_not_computed_again(damaged: Journal) -> None:
+    """A step whose record cannot be decoded has run: its body is not called, and nothing is written."""
+    body, head = unused(), damaged.head()
+
+    with pytest.raises(CorruptRecordError) as caught:
+        damaged.step("bad", body)
+
+    assert caught.value.key == "bad"
+    assert (body.count, damaged.head()) == (0, head)
 
 
 def test_damaged_operation_refuses_with_its_position(damaged: Journal) -> None:
