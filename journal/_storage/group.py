@@ -7,14 +7,18 @@ and the first of them leads the next one for all. No timer delays a commit, and 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from journal._core.requests import Transaction
 from journal.options import BATCH_ENTRIES_MAX
 from journal.records import LogRecord
+
+_LOST_SECONDS: Final = 1.0
+"""How often who waits looks whether those before still run: a commit is not delayed by it."""
 
 
 class Entry:
@@ -63,16 +67,26 @@ class Entry:
         self._wake = threading.Lock()
         self._wake.acquire()
 
-    def wait(self) -> None:
-        """Wait until woken."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until woken, or some seconds (-1: without end); True when woken."""
         assert self._wake is not None  # noqa: S101 - a bug of ours: only entries that were prepared wait
-        self._wake.acquire()
+        return self._wake.acquire(timeout=seconds)
 
     def wake(self) -> None:
         """Let `wait` return, now or when it is called."""
         if self._wake is not None:
             with contextlib.suppress(RuntimeError):  # it was woken already
                 self._wake.release()
+
+
+def _is_running(entry: Entry) -> bool:
+    """Whether a call is under way for an entry: two interrupts in a row can end one before it has cleaned up."""
+    frame = sys._current_frames().get(entry.thread)  # noqa: SLF001 - documented, for just such questions
+    while frame is not None:
+        if frame.f_code is GroupCommit._commit.__code__ and frame.f_locals.get("entry") is entry:  # noqa: SLF001 - below
+            return True
+        frame = frame.f_back
+    return False
 
 
 class GroupCommit:
@@ -130,6 +144,8 @@ class GroupCommit:
                         return
                     raise self._closed_error()
                 if any(other.thread == entry.thread for other in self._unfinished()):
+                    self._drop_lost()
+                if any(other.thread == entry.thread for other in self._unfinished()):
                     raise RuntimeError(
                         "a signal's handler may not write to the journal, or close it, while its own thread is in a "
                         "commit: it would wait for itself; raise SystemExit and close the journal in a finally"
@@ -148,10 +164,19 @@ class GroupCommit:
             if not entry.is_done:
                 self._lead(entry)
         except BaseException:
-            if self._leader is entry:
-                self._after_interrupt()
-            self._leave(entry)
+            self._clean_up(entry)
             raise
+
+    def _clean_up(self, entry: Entry) -> None:
+        if self._leader is entry:
+            self._after_interrupt()
+        self._leave(entry)
+
+    def _drop_lost(self) -> None:
+        """Clean up behind those that were interrupted while they cleaned up: no call runs for their entries any more."""
+        for entry in self._unfinished():
+            if not _is_running(entry):
+                self._clean_up(entry)
 
     def _unfinished(self) -> list[Entry]:
         leading = [] if self._leader is None else [self._leader]
@@ -165,12 +190,14 @@ class GroupCommit:
 
     def _wait(self, entry: Entry) -> None:
         try:
-            entry.wait()
+            while not entry.wait(_LOST_SECONDS):
+                with self._lock:
+                    self._drop_lost()
         except BaseException:
             with self._lock:
                 is_being_flushed = entry in self._batch and not entry.is_done
             if is_being_flushed:
-                entry.wait()
+                entry.wait(-1)
             raise
 
     def _lead(self, own: Entry) -> None:

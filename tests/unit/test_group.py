@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -209,9 +210,11 @@ def test_leader_that_is_woken_before_it_is_named_waits_on_no_more(
     looked: list[Entry] = []
     wait, wake, may_go_on = Entry.wait, Entry.wake, GroupCommit._may_go_on
 
-    def wait_and_tell(entry: Entry) -> None:
-        wait(entry)
-        woken.append(entry)
+    def wait_and_tell(entry: Entry, seconds: float) -> bool:
+        is_woken = wait(entry, seconds)
+        if is_woken:
+            woken.append(entry)
+        return is_woken
 
     def wake_and_let_run(entry: Entry) -> None:
         wake(entry)
@@ -247,8 +250,8 @@ class Waits:
         self._gates: dict[int, list[threading.Event]] = {}
         self._wait = Entry.wait
 
-        def wait(entry: Entry) -> None:
-            self._wait_or_raise(entry)
+        def wait(entry: Entry, seconds: float) -> bool:
+            return self._wait_or_raise(entry, seconds)
 
         monkeypatch.setattr(Entry, "wait", wait)
 
@@ -258,11 +261,11 @@ class Waits:
         self._gates.setdefault(at, []).append(event)
         return event
 
-    def _wait_or_raise(self, entry: Entry) -> None:
+    def _wait_or_raise(self, entry: Entry, seconds: float) -> bool:
         if self._gates.get(entry.at):
             assert self._gates[entry.at].pop(0).wait(PATIENCE)
             raise KeyboardInterrupt
-        self._wait(entry)
+        return self._wait(entry, seconds)
 
 
 @pytest.fixture
@@ -411,12 +414,12 @@ def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
     handled: list[str] = []
     wait = Entry.wait
 
-    def handle_and_wait(entry: Entry) -> None:
+    def handle_and_wait(entry: Entry, seconds: float) -> bool:
         if entry.at == 2 and not handled:
             handled.append("by the thread that waits")
             with pytest.raises(RuntimeError, match="it would wait for itself"):
                 does(writer)
-        wait(entry)
+        return wait(entry, seconds)
 
     monkeypatch.setattr(Entry, "wait", handle_and_wait)
     go_on = writer.hold(0)
@@ -426,6 +429,18 @@ def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
 
     assert (first.result(), second.result()) == (1, 2)
     assert writer.commit(3) == 3
+
+
+def test_leader_whose_call_is_gone_is_replaced(writer: Writer) -> None:
+    """Two interrupts in a row can end a call before it has left the queue; neither its thread nor another is held up."""
+    lost = Entry(lambda _: None, 1, time.monotonic() + PATIENCE, settles=False)
+    writer.group._leader = lost
+
+    assert writer.commit(2) == 2
+
+    writer.group._leader = Entry(lambda _: None, 3, time.monotonic() + PATIENCE, settles=False)
+    assert InThread(lambda: writer.commit(4)).result() == 4
+    assert writer.waiting() == []
 
 
 def commit_alone(interrupt: InterruptAt) -> None:
