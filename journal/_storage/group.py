@@ -83,7 +83,7 @@ def _is_running(entry: Entry) -> bool:
     """Whether a call is under way for an entry: two interrupts in a row can end one before it has cleaned up."""
     frame = sys._current_frames().get(entry.thread)  # noqa: SLF001 - documented, for just such questions
     while frame is not None:
-        if frame.f_code is GroupCommit._commit.__code__ and frame.f_locals.get("entry") is entry:  # noqa: SLF001 - below
+        if frame.f_code is GroupCommit._commit.__code__ and frame.f_locals.get("entry") is entry:  # noqa: SLF001 - the class that stands below
             return True
         frame = frame.f_back
     return False
