@@ -42,6 +42,7 @@ class Gate:
         self._registering = threading.RLock()
         self._locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
         self._claimed: list[threading.RLock] = []
+        self._is_wanted = False
 
     def lock(self) -> threading.RLock:
         """The lock that the current thread holds while it is inside."""
@@ -52,12 +53,17 @@ class Gate:
                 own = threading.RLock()
                 self._locks.add(own)
                 self._own.lock = own
+        if self._is_wanted and not own._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading itself asks
+            # Who wants to be alone would never get this thread's lock, were it taken again at once.
+            with self._registering:
+                pass
         return own
 
     def alone(self, body: Callable[[], None]) -> None:
         """Wait until everybody is out, and do something while nobody can come in."""
         with self._registering:
             try:
+                self._is_wanted = True
                 self._claim_others()
                 body()
             finally:
@@ -70,6 +76,7 @@ class Gate:
     def claim(self) -> None:
         """Begin to be alone; `give_back` ends it, in the same thread."""
         self._registering.acquire()
+        self._is_wanted = True
         self._claim_others()
 
     def give_back(self) -> None:
@@ -84,6 +91,7 @@ class Gate:
             lock.acquire()
 
     def _give_back_others(self) -> None:
+        self._is_wanted = False
         while self._claimed:
             with contextlib.suppress(RuntimeError):  # an interrupt came before it was taken
                 self._claimed[-1].release()
