@@ -243,18 +243,20 @@ class StoreView:
         position = self._position(layout.form_key(layout.STEP, form), form)
         if position is None:
             return None
-        record = self.record(position)
+        record = self._record_of(position, form)
         if not isinstance(record, StepRecord) or record.key != form:
             raise CorruptRecordError(position, "the index has it for this step", key_of(form))
         return record
 
-    def _entry(self, position: int, form: bytes | None) -> EffectEntry:
+    def _record_of(self, position: int, form: bytes | None) -> LogRecord:
+        """A log record that an index names for a key; what is wrong with it names the key, too."""
         try:
-            entry = self.record(position)
+            return self.record(position)
         except CorruptRecordError as error:
-            if form is None:
-                raise
-            raise CorruptRecordError(position, error.reason, key_of(form)) from error
+            raise CorruptRecordError(position, error.reason, _key_or_none(form)) from error
+
+    def _entry(self, position: int, form: bytes | None) -> EffectEntry:
+        entry = self._record_of(position, form)
         if not isinstance(entry, EffectEntry) or (form is not None and entry.key != form):
             raise CorruptRecordError(position, "the index has it for this effect", _key_or_none(form))
         return entry
