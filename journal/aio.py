@@ -156,12 +156,10 @@ class AsyncJournal:
         Raises:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
-        self._store.check_process()
         waiter = LoopWaiter()
-        self._handle.is_closing = True
-        if self._handle.flights.close(waiter, is_blocking=False) and not await self._wait(waiter):
+        if self._handle.begin_close(waiter, is_blocking=False) and not await self._wait(waiter):
             await self._cancel_coroutines()
-        await in_thread(lambda: self._store.close(lingers=self._handle.flights.has_open()))
+        await in_thread(self._handle.end_close)
         for task, driver in self._background.drivers.items():
             driver.is_given_up = True
             task.cancel()
