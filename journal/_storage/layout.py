@@ -143,6 +143,18 @@ def unseal(key: bytes, value: bytes) -> bytes:
     return content
 
 
+def check(key: bytes, value: bytes) -> None:
+    """Hold a row of any table against its own check.
+
+    Raises:
+        DamagedRowError: key and value do not belong together.
+    """
+    if key[:1] == LOG:
+        unframe(position_of(key), value)
+    else:
+        unseal(key, value)
+
+
 def form_key(table: bytes, form: bytes) -> bytes:
     """The key of the row that an index has for a key's form."""
     if len(form) <= FORM_BYTES_WHOLE:

@@ -49,6 +49,7 @@ class StoreView:
     def __init__(self, txn: lmdb.Transaction, genesis: bytes) -> None:
         self._txn = txn
         self._genesis = genesis
+        self._searcher: Any = None
 
     # --- the log -----------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class StoreView:
                 return 0, self._genesis
             key, value = _item(cursor)
             if key[:1] != layout.LOG:
-                self._check_any(cursor, None)
+                self._check_beside(cursor)
                 return 0, self._genesis
             position = layout.position_of(key)
             try:
@@ -353,27 +354,27 @@ class StoreView:
         return None if value is None else layout.unpack_u64(self._check_row(key, value, form)[:8])
 
     def _believe_missing(self, key: bytes, form: bytes | None) -> None:
-        with self._txn.cursor() as cursor:
-            found = _moved(cursor.set_range, key)
-            if found:
-                if _item(cursor)[0] <= key:
-                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
-                self._check_any(cursor, form)
-            if _moved(cursor.prev if found else cursor.last):
-                if _item(cursor)[0] >= key:
-                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
-                self._check_any(cursor, form)
-
-    def _check_any(self, cursor: lmdb.Cursor, form: bytes | None) -> None:
-        key, value = _item(cursor)
+        cursor = self._searcher
+        if cursor is None:
+            # One for all misses of a transaction, which closes it: a new one costs as much as its search.
+            cursor = self._searcher = self._txn.cursor()
         try:
-            if key[:1] == layout.LOG:
-                layout.unframe(layout.position_of(key), value)
-            else:
-                layout.unseal(key, value)
+            is_there = cursor.set_range(key)
+            if is_there:
+                other, value = cursor.item()
+                if other <= key:
+                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
+                layout.check(other, value)
+            is_there = cursor.prev() if is_there else cursor.last()
+            if is_there:
+                other, value = cursor.item()
+                if other >= key:
+                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
+                layout.check(other, value)
         except layout.DamagedRowError as error:
-            reason = f"a row beside its place in the index is damaged: {error}"
-            raise CorruptRecordError(None, reason, _key_or_none(form)) from error
+            raise _damaged_neighbour(error, form) from error
+        except _DAMAGED as error:
+            raise _damaged_page(error) from error
 
     def _check_edge(self, cursor: lmdb.Cursor, prefix: bytes) -> None:
         """Refuse a damaged row at the edge of a scan that a flipped byte of its key may have put there.
@@ -384,7 +385,13 @@ class StoreView:
         key = _item(cursor)[0]
         is_almost_ours = sum(one != other for one, other in zip(key, prefix, strict=False)) <= 1
         if prefix != layout.LOG and (is_almost_ours or not _is_in_order(cursor)):
-            self._check_any(cursor, None)
+            self._check_beside(cursor)
+
+    def _check_beside(self, cursor: lmdb.Cursor) -> None:
+        try:
+            layout.check(*_item(cursor))
+        except layout.DamagedRowError as error:
+            raise _damaged_neighbour(error, None) from error
 
     def _check_row(self, key: bytes, value: bytes, form: bytes | None = None) -> bytes:
         try:
@@ -419,13 +426,13 @@ class StoreView:
                     yield key, value
                     before = key
             except _DAMAGED as error:
-                raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+                raise _damaged_page(error) from error
 
     def _get(self, key: bytes) -> bytes | None:
         try:
             value: Any = self._txn.get(key)  # bytes, since buffers were not asked for
         except _DAMAGED as error:
-            raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+            raise _damaged_page(error) from error
         found: bytes | None = value
         return found
 
@@ -444,6 +451,14 @@ class StoreView:
 
 def _key_or_none(form: bytes | None) -> Key | None:
     return None if form is None else key_of(form)
+
+
+def _damaged_neighbour(error: layout.DamagedRowError, form: bytes | None) -> CorruptRecordError:
+    return CorruptRecordError(None, f"a row beside its place in the index is damaged: {error}", _key_or_none(form))
+
+
+def _damaged_page(error: lmdb.Error) -> CorruptRecordError:
+    return CorruptRecordError(None, f"a page of the data file: {error}")
 
 
 def _item(cursor: lmdb.Cursor) -> tuple[bytes, bytes]:
@@ -474,4 +489,4 @@ def _moved(move: Any, *arguments: Any) -> bool:
     try:
         return bool(move(*arguments))
     except _DAMAGED as error:
-        raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+        raise _damaged_page(error) from error

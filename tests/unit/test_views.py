@@ -644,8 +644,10 @@ def test_key_that_is_damaged_in_its_place_is_told_or_does_not_matter(
             changed = key[:place] + bytes([key[place] ^ mask]) + key[place + 1 :]
             (tmp_path / "data.mdb").write_bytes(image.replace(key, changed))
             with lmdb.open(str(tmp_path), readonly=True, lock=False, lib_version=0) as opened, opened.begin() as txn:
-                for name, ask in QUESTIONS.items():
-                    answer = outcome(ask, StoreView(txn, GENESIS))
+                # A view of its own for each question, and one for all, whose searches begin where the last one ended.
+                shared = StoreView(txn, GENESIS)
+                for (name, ask), is_shared in itertools.product(QUESTIONS.items(), (False, True)):
+                    answer = outcome(ask, shared if is_shared else StoreView(txn, GENESIS))
                     # A journal without its header is not opened.
                     is_refused = answer is CorruptRecordError or (name, answer) == ("header", None)
                     assert is_refused or answer == sound[name], (name, place, mask)
