@@ -81,14 +81,28 @@ class StoreView:
         Raises:
             CorruptRecordError: it is not there or damaged.
         """
+        try:
+            return layout.unframe(position, self._log_value(position))
+        except layout.DamagedRowError as error:
+            raise CorruptRecordError(position, str(error)) from error
+
+    def record(self, position: int) -> LogRecord:
+        """A log record's head, decoded.
+
+        Raises:
+            CorruptRecordError: it is not there, damaged, or of no kind that we know.
+        """
+        try:
+            head = layout.head_of(position, self._log_value(position))
+        except layout.DamagedRowError as error:
+            raise CorruptRecordError(position, str(error)) from error
+        return self._decode(position, head)
+
+    def _log_value(self, position: int) -> bytes:
         value = self._get(layout.log_key(position))
         if value is None:
             raise CorruptRecordError(position, "an index names it, and it is not in the log")
-        return self._unframe(position, value)
-
-    def record(self, position: int) -> LogRecord:
-        """A log record's head, decoded."""
-        return self._decode(position, self.frame(position).head)
+        return value
 
     # --- operations --------------------------------------------------------------------------------------------
 
@@ -435,12 +449,6 @@ class StoreView:
             raise _damaged_page(error) from error
         found: bytes | None = value
         return found
-
-    def _unframe(self, position: int, value: bytes) -> Frame:
-        try:
-            return layout.unframe(position, value)
-        except layout.DamagedRowError as error:
-            raise CorruptRecordError(position, str(error)) from error
 
     def _decode(self, position: int, head: bytes) -> LogRecord:
         try:

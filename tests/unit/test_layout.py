@@ -26,7 +26,8 @@ def test_record_comes_back_as_it_was_framed(position: int, head: bytes, payload:
     """Digest, head and payload, each by itself."""
     value = layout.frame(position, DIGEST, head, payload)
 
-    assert layout.unframe(position, value) == (DIGEST, head, payload)
+    assert layout.unframe(position, value) == layout.Frame(DIGEST, head, payload)
+    assert layout.head_of(position, value) == head
 
 
 @pytest.mark.parametrize("head, payload", PARTS)
