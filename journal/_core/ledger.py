@@ -64,14 +64,14 @@ AT_MOST_ONCE_NEVER: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
 """Transitions that would run an effect again on a guess: an at-most-once intent goes through `failed` first."""
 
 
-class EffectState(msgspec.Struct, frozen=True):
+class EffectState(msgspec.Struct, frozen=True, gc=False):
     """The last event of a key, and its position; a cleared key has one too."""
 
     position: int
     entry: EffectEntry
 
 
-class EffectChange(msgspec.Struct, frozen=True, kw_only=True):
+class EffectChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a call wants to add to a key's events; what it does not say is kept from the event before."""
 
     phase: Phase
