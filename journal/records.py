@@ -22,7 +22,7 @@ class _Word(IntEnum):
     @property
     def word(self) -> str:
         """The contract's word for the number on disk."""
-        return self.name.lower()
+        return self._name_.lower()  # what `name` looks up, in half its time
 
 
 class Phase(_Word):

@@ -7,6 +7,7 @@ before. `TRANSITIONS` is the law; `tests/unit/test_ledger.py` goes through all c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -172,15 +173,15 @@ def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Trans
 
     Its answer is the new state, or `None` where somebody else moved the record: read again.
     """
+    return partial(_advance, form, position, change)
 
-    def decide(txn: Transaction) -> EffectState | None:
-        state = txn.effect(form)
-        if (0 if state is None else state.position) != position:
-            return None
-        entry = next_entry(state, form, change, txn.at)
-        return EffectState(txn.append(entry), entry)
 
-    return decide
+def _advance(form: bytes, position: int, change: EffectChange, txn: Transaction) -> EffectState | None:
+    state = txn.effect(form)
+    if (0 if state is None else state.position) != position:
+        return None
+    entry = next_entry(state, form, change, txn.at)
+    return EffectState(txn.append(entry), entry)
 
 
 def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Transaction], EffectState | None]:
