@@ -50,6 +50,11 @@ _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 _RECORD: Final = struct.Struct(f">II{DIGEST_BYTES}s")
 """A log record's frame: check, bytes of the head, digest. The head and the payload follow."""
+_CHECKED: Final = struct.Struct(f">I{DIGEST_BYTES}s")
+"""The same without the check, which covers it."""
+_FOLD: Final = 4_294_967_291
+"""The largest prime of 32 bits: the check of a record starts with its position modulo this, which changes with any byte
+of it."""
 
 FORM_BYTES_WHOLE: Final = INDEX_KEY_BYTES_MAX - 2
 """Forms up to here stand in an index as they are; longer ones are cut, and their row has the longest key."""
@@ -98,8 +103,8 @@ def chain(before: bytes, position: int, head: bytes) -> bytes:
 
 def frame(position: int, record_digest: bytes, head: bytes, payload: bytes) -> bytes:
     """The value of a log record."""
-    body = _RECORD.pack(0, len(head), record_digest)[4:] + head + payload
-    return _U32.pack(crc32(body, _fold(position))) + body
+    body = _CHECKED.pack(len(head), record_digest) + head + payload
+    return _U32.pack(crc32(body, position % _FOLD)) + body
 
 
 def unframe(position: int, value: bytes) -> Frame:
@@ -122,7 +127,7 @@ def head_of(position: int, value: bytes) -> bytes:
         check, head_bytes, _ = _RECORD.unpack_from(value)
     except struct.error:
         raise DamagedRowError(f"it has only {len(value)} bytes") from None
-    if crc32(value[4:], _fold(position)) != check:
+    if crc32(value[4:], position % _FOLD) != check:
         raise DamagedRowError("its checksum is wrong")
     return value[_RECORD.size : _RECORD.size + head_bytes]
 
@@ -130,11 +135,6 @@ def head_of(position: int, value: bytes) -> bytes:
 def raw_digest(value: bytes) -> bytes:
     """The digest that a record says it has, whether or not the record is sound."""
     return value[8 : 8 + DIGEST_BYTES]
-
-
-def _fold(position: int) -> int:
-    """Where a record's check starts: 32 bits that change with any byte of its position (the largest such prime)."""
-    return position % 4_294_967_291
 
 
 def seal(key: bytes, content: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The journal as one LMDB transaction sees it: rows in, records out, each checked.
 
 A row that is not found is no proof of absence while its neighbours are damaged: a flipped byte in a key hides a row
-from LMDB's search. So a miss looks at both neighbours before it is believed (`_believe_missing`).
+from LMDB's search. So a miss looks at both neighbours before it is believed (`_search`).
 """
 
 from __future__ import annotations
@@ -224,15 +224,17 @@ class StoreView:
 
     def effect(self, form: bytes) -> EffectState | None:
         """The last event of an effect's key."""
-        settled_key = layout.form_key(layout.SETTLED, form)
-        position = self._find(settled_key, form)
-        if position is None:
-            unfinished_key = layout.form_key(layout.UNFINISHED, form)
-            position = self._find(unfinished_key, form)
-            if position is None:
-                self._believe_missing(settled_key, form)
-                self._believe_missing(unfinished_key, form)
-                return None
+        settled_key = key = layout.form_key(layout.SETTLED, form)
+        value = self._get(key)
+        if value is None:
+            key = layout.form_key(layout.UNFINISHED, form)
+            value = self._search(key, form)
+            if value is None:
+                key = settled_key
+                value = self._search(key, form)
+        if value is None:
+            return None
+        position = layout.unpack_u64(self._check_row(key, value, form)[:8])
         return EffectState(position, self._entry(position, form))
 
     def effect_entry(self, position: int) -> EffectEntry:
@@ -320,9 +322,8 @@ class StoreView:
 
     def row(self, key: bytes, kind: type[R]) -> R | None:
         """A row outside the log, decoded."""
-        value = self._get(key)
+        value = self._search(key, None)
         if value is None:
-            self._believe_missing(key, None)
             return None
         try:
             return msgspec.msgpack.decode(self._check_row(key, value), type=kind)
@@ -358,16 +359,11 @@ class StoreView:
         return page
 
     def _position(self, key: bytes, form: bytes | None = None) -> int | None:
-        position = self._find(key, form)
-        if position is None:
-            self._believe_missing(key, form)
-        return position
-
-    def _find(self, key: bytes, form: bytes | None) -> int | None:
-        value = self._get(key)
+        value = self._search(key, form)
         return None if value is None else layout.unpack_u64(self._check_row(key, value, form)[:8])
 
-    def _believe_missing(self, key: bytes, form: bytes | None) -> None:
+    def _search(self, key: bytes, form: bytes | None) -> bytes | None:
+        """The value of a row, unchecked; `None` only where the rows on both sides of its place are sound."""
         cursor = self._searcher
         if cursor is None:
             # One for all misses of a transaction, which closes it: a new one costs as much as its search.
@@ -376,7 +372,10 @@ class StoreView:
             is_there = cursor.set_range(key)
             if is_there:
                 other, value = cursor.item()
-                if other <= key:
+                if other == key:
+                    found: bytes = value
+                    return found
+                if other < key:
                     raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
                 layout.check(other, value)
             is_there = cursor.prev() if is_there else cursor.last()
@@ -385,6 +384,7 @@ class StoreView:
                 if other >= key:
                     raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
                 layout.check(other, value)
+            return None
         except layout.DamagedRowError as error:
             raise _damaged_neighbour(error, form) from error
         except _DAMAGED as error:
