@@ -86,17 +86,20 @@ class StoreView:
         except layout.DamagedRowError as error:
             raise CorruptRecordError(position, str(error)) from error
 
-    def record(self, position: int) -> LogRecord:
+    def record(self, position: int, form: bytes | None = None) -> LogRecord:
         """A log record's head, decoded.
 
         Raises:
-            CorruptRecordError: it is not there, damaged, or of no kind that we know.
+            CorruptRecordError: it is not there, damaged, or of no kind that we know; with the key of the form, if any.
         """
         try:
-            head = layout.head_of(position, self._log_value(position))
+            return decode_record(layout.head_of(position, self._log_value(position)))
+        except CorruptRecordError as error:
+            raise CorruptRecordError(position, error.reason, _key_or_none(form)) from error
         except layout.DamagedRowError as error:
-            raise CorruptRecordError(position, str(error)) from error
-        return self._decode(position, head)
+            raise CorruptRecordError(position, str(error), _key_or_none(form)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptRecordError(position, f"it cannot be decoded: {error}", _key_or_none(form)) from error
 
     def _log_value(self, position: int) -> bytes:
         value = self._get(layout.log_key(position))
@@ -213,7 +216,10 @@ class StoreView:
         return self._stored(position, parts)
 
     def _stored(self, position: int, parts: Frame) -> StoredOperation:
-        head = self._decode(position, parts.head)
+        try:
+            head = decode_record(parts.head)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
         if not isinstance(head, OperationRecord):
             raise CorruptRecordError(position, "it is no operation")
         if len(parts.payload) != head.payload_bytes:
@@ -260,20 +266,13 @@ class StoreView:
         position = self._position(layout.form_key(layout.STEP, form), form)
         if position is None:
             return None
-        record = self._record_of(position, form)
+        record = self.record(position, form)
         if not isinstance(record, StepRecord) or record.key != form:
             raise CorruptRecordError(position, "the index has it for this step", key_of(form))
         return record
 
-    def _record_of(self, position: int, form: bytes | None) -> LogRecord:
-        """A log record that an index names for a key; what is wrong with it names the key, too."""
-        try:
-            return self.record(position)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(position, error.reason, _key_or_none(form)) from error
-
     def _entry(self, position: int, form: bytes | None) -> EffectEntry:
-        entry = self._record_of(position, form)
+        entry = self.record(position, form)
         if not isinstance(entry, EffectEntry) or (form is not None and entry.key != form):
             raise CorruptRecordError(position, "the index has it for this effect", _key_or_none(form))
         return entry
@@ -449,12 +448,6 @@ class StoreView:
             raise _damaged_page(error) from error
         found: bytes | None = value
         return found
-
-    def _decode(self, position: int, head: bytes) -> LogRecord:
-        try:
-            return decode_record(head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
 
 
 def _key_or_none(form: bytes | None) -> Key | None:
