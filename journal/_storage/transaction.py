@@ -22,6 +22,9 @@ _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 class StoreTransaction(StoreView):
     """Implements `journal._core.requests.Transaction`."""
 
+    # Most decisions about an effect that is on record are about an outcome.
+    _likely_tables = (layout.UNFINISHED, layout.SETTLED)
+
     def __init__(self, txn: lmdb.Transaction, genesis: bytes, owner: Owner | None, *, has_owner_row: bool) -> None:
         super().__init__(txn, genesis)
         self.at = 0

@@ -46,6 +46,9 @@ _DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
 class StoreView:
     """Implements `journal._core.requests.View` over one transaction, and offers rows to the rest of the store."""
 
+    _likely_tables = (layout.SETTLED, layout.UNFINISHED)
+    """Where an effect stands, the likelier first: what is read is mostly settled."""
+
     def __init__(self, txn: lmdb.Transaction, genesis: bytes) -> None:
         self._txn = txn
         self._genesis = genesis
@@ -230,13 +233,14 @@ class StoreView:
 
     def effect(self, form: bytes) -> EffectState | None:
         """The last event of an effect's key."""
-        settled_key = key = layout.form_key(layout.SETTLED, form)
+        likely, other = self._likely_tables
+        likely_key = key = layout.form_key(likely, form)
         value = self._get(key)
         if value is None:
-            key = layout.form_key(layout.UNFINISHED, form)
+            key = layout.form_key(other, form)
             value = self._search(key, form)
             if value is None:
-                key = settled_key
+                key = likely_key
                 value = self._search(key, form)
         if value is None:
             return None

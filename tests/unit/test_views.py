@@ -19,6 +19,7 @@ from journal._core.operations import append
 from journal._core.payloads import digest
 from journal._core.requests import OperationPage
 from journal._storage import layout, views
+from journal._storage.transaction import StoreTransaction
 from journal._storage.views import StoreView, encode
 from journal.errors import CorruptRecordError
 from journal.records import EffectEntry, Guarantee, OperationRecord, OwnerRow, Phase, StepRecord, StreamRow
@@ -63,6 +64,12 @@ def txn(env: lmdb.Environment) -> Iterator[lmdb.Transaction]:
 def view(txn: lmdb.Transaction) -> StoreView:
     """The journal as that transaction sees it."""
     return StoreView(txn, GENESIS)
+
+
+class Writing(StoreView):
+    """A view that looks as a write transaction does."""
+
+    _likely_tables = StoreTransaction._likely_tables
 
 
 def name_of(key: bytes) -> str:
@@ -645,7 +652,7 @@ def test_key_that_is_damaged_in_its_place_is_told_or_does_not_matter(
             (tmp_path / "data.mdb").write_bytes(image.replace(key, changed))
             with lmdb.open(str(tmp_path), readonly=True, lock=False, lib_version=0) as opened, opened.begin() as txn:
                 # A view of its own for each question, and one for all, whose searches begin where the last one ended.
-                shared = StoreView(txn, GENESIS)
+                shared = Writing(txn, GENESIS)
                 for (name, ask), is_shared in itertools.product(QUESTIONS.items(), (False, True)):
                     answer = outcome(ask, shared if is_shared else StoreView(txn, GENESIS))
                     # A journal without its header is not opened.
