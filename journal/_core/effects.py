@@ -170,7 +170,8 @@ def settle(
     state: EffectState | None = None
     flight: Flight | None = None if begun is None else begun.flight
     while flight is None:
-        state = yield _look_up(call.form)
+        # Where nothing is found, the intent's commit looks again, and more closely.
+        state = yield Read(methodcaller("glance", call.form))
         check_binding(call, state)
         if state is not None and state.entry.phase in SETTLED:
             yield _reused(call, state)
@@ -227,7 +228,7 @@ class _Attempt:
     def settle(self, seen: EffectState | None) -> Steps[Outcome]:
         """Follow the table until there is an outcome; `seen` is what stood on record before the flight began."""
         call = self.call
-        # Another flight may have ended since; where nothing stood, the intent's commit will tell.
+        # Another flight may have ended since; where nothing was found, the intent's commit will tell.
         state: EffectState | None = None if seen is None else (yield _look_up(call.form))
         while True:
             check_binding(call, state)

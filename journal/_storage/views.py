@@ -242,8 +242,18 @@ class StoreView:
             if value is None:
                 key = likely_key
                 value = self._search(key, form)
-        if value is None:
-            return None
+        return None if value is None else self._state(key, value, form)
+
+    def glance(self, form: bytes) -> EffectState | None:
+        """The last event of an effect's key; that there is none is not believed yet."""
+        for table in self._likely_tables:
+            key = layout.form_key(table, form)
+            value = self._get(key)
+            if value is not None:
+                return self._state(key, value, form)
+        return None
+
+    def _state(self, key: bytes, value: bytes, form: bytes) -> EffectState:
         position = layout.unpack_u64(self._check_row(key, value, form)[:8])
         return EffectState(position, self._entry(position, form))
 

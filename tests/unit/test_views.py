@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -592,6 +593,30 @@ def test_position_that_is_damaged_in_its_place_never_shortens_a_stream(tmp_path:
         with lmdb.open(str(tmp_path), readonly=True, lock=False, lib_version=0) as opened, opened.begin() as txn:
             answer = outcome(lambda view: operations(view, "s"), StoreView(txn, genesis))
         assert answer is CorruptRecordError, (before, after)
+
+
+@pytest.mark.parametrize("key", GOLDEN, ids=name_of)
+def test_damaged_row_is_never_found_at_a_glance(txn: lmdb.Transaction, view: StoreView, key: bytes) -> None:
+    """What is found agrees with its checks, and is what was there."""
+
+    def found() -> list[Any]:
+        return [outcome(methodcaller("glance", key_form(asked)), view) for asked in KEYS]
+
+    value, before = GOLDEN[key], found()
+    txn.put(key, value[:-1] + bytes([value[-1] ^ 0x10]))
+
+    for answer, expected in zip(found(), before, strict=True):
+        assert answer is CorruptRecordError or answer == expected
+
+
+def test_glance_does_not_vouch_for_what_it_does_not_find(txn: lmdb.Transaction, view: StoreView) -> None:
+    """A row hidden by its own key is missed; the look that an intent rests on refuses."""
+    key = layout.form_key(layout.SETTLED, key_form("asked"))
+    hidden(txn, key, key[:-1] + b"e")
+
+    assert view.glance(key_form("asked")) is None
+    with pytest.raises(CorruptRecordError):
+        view.effect(key_form("asked"))
 
 
 def hidden(txn: lmdb.Transaction, key: bytes, other: bytes) -> None:
