@@ -15,7 +15,7 @@ import msgspec
 
 import journal
 from benchmarks._baselines import PROOF
-from journal import AsyncJournal, Committed, Intent, Journal, NotPerformed
+from journal import AsyncJournal, Committed, Intent, Journal, NotPerformed, Stats
 
 Key = str | tuple[str | int, ...]
 
@@ -114,6 +114,13 @@ async def effects_in_tasks(a: AsyncJournal, keys: Sequence[Key]) -> None:
     async with asyncio.TaskGroup() as group:
         for start in range(TASK_COUNT):
             group.create_task(share(start))
+
+
+def group_size(stats: Stats) -> str:
+    """How many entries shared a commit, of a journal in which every effect has its outcome on record."""
+    assert stats.unfinished == 0
+    assert stats.entries == 2 * stats.effects
+    return f"{stats.entries / stats.commits:.0f} entries a commit"
 
 
 def append_charges(j: Journal, count: int, *, first: int = 0) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import journal
 from benchmarks._baselines import Limit, two_records_each
 from benchmarks._measure import Bench, Contestant, Result, compared, interleave
-from benchmarks._workload import TASK_COUNT, Charge, effects_in_tasks, fresh_key
+from benchmarks._workload import TASK_COUNT, Charge, effects_in_tasks, fresh_key, group_size
 
 
 def run(bench: Bench) -> list[Result]:
@@ -22,10 +22,9 @@ def run(bench: Bench) -> list[Result]:
         rates = interleave(
             {"L": two_records_each(limit, bench.pick(3, 200)), "tasks": Contestant(work)}, rounds=bench.pick(2, 30)
         )
-        stats = runner.run(a.stats())
+        note = group_size(runner.run(a.stats()))
         runner.run(a.close())
     limit.close()
-    note = f"{stats.entries / stats.commits:.0f} entries a commit"
     return [compared(rates, "tasks", "L", what=f"effect, 512 tasks ({note})", unit="/s", target=8)]
 
 
