@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from journal._storage.files import FileIdentity
@@ -28,10 +28,16 @@ def open_once(store: Store, identity: FileIdentity, open_files: Callable[[], Non
         return True
 
 
-def forget(identity: FileIdentity) -> None:
-    """The store of this file was closed."""
+def close(identity: FileIdentity, close_files: Callable[[], Any]) -> None:
+    """Close a store's files and forget it; a fork sees all of them open or none."""
     with _lock:
+        close_files()
         _open.pop(identity, None)
+
+
+def without_fork() -> threading.RLock:
+    """What to hold around files that no child may inherit: nobody could close them there."""
+    return _lock
 
 
 def _before_fork() -> None:

@@ -202,8 +202,7 @@ class Store:
         self._closed_because = self._closed_because or "it was closed"
         if self._finalizer.alive:
             self.group.close()
-            self._finalizer()
-            registry.forget(self._identities[self._data_path])
+            registry.close(self._identities[self._data_path], self._finalizer)
 
     # --- around a fork -----------------------------------------------------------------------------------------
 
@@ -441,7 +440,8 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
     header = Header(FORMAT_VERSION, secrets.token_hex(16), time_of(clock))
     row = layout.seal(layout.HEADER_KEY, encode(header))
     try:
-        create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
+        with registry.without_fork():
+            create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
     except lmdb.Error as error:
         free = files.free_bytes(directory)
         if getattr(error, "code", None) in _NO_ROOM or free < _ROOM_BYTES:
