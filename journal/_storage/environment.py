@@ -18,8 +18,9 @@ from typing import Final, TypeVar
 import lmdb
 
 from journal._storage.files import FILE_MODE
+from journal._storage.readers import ReaderTable
 from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
-from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, POLL_SECONDS_MAX, READERS_MAX
+from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, POLL_SECONDS_MAX, READERS_MAX, SWEEP_SECONDS
 
 T = TypeVar("T")
 
@@ -105,12 +106,19 @@ class Environment:
         self.directory = directory
         self.gate = Gate()
         self._max_size = max_size
-        self._env: lmdb.Environment | None = _open_any_size(
-            directory,
-            readonly=readonly,
-            map_bytes=map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES),
-        )
-        self._env.reader_check()
+        self._env: lmdb.Environment | None = None
+        self._readers = ReaderTable(directory)
+        self._sweep_at = time.monotonic() + SWEEP_SECONDS
+        map_bytes = map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES)
+        try:
+            self._readers.check_free()
+            self._readers.clear_dead()
+            self._env = _open_any_size(directory, readonly=readonly, map_bytes=map_bytes)
+            self.read(lambda _: None)  # LMDB gives this process its place in the table with the first transaction
+            self._readers.hold()
+        except BaseException:
+            self._close()
+            raise
 
     def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
         """Run a function in a read transaction; nothing of LMDB's may leave it."""
@@ -127,6 +135,9 @@ class Environment:
             txn.abort()  # after a commit this does nothing; leaving a `with` without it would commit
             return value
 
+        if time.monotonic() >= self._sweep_at:
+            # By who commits, since it is commits that cannot use the pages again which a dead reader keeps.
+            self._sweep()
         return self._transact(body_then_drop, write=True)
 
     def _transact(self, body: Callable[[lmdb.Transaction], T], *, write: bool) -> T:
@@ -138,9 +149,16 @@ class Environment:
                 # Another process made the map larger: adopt its size.
                 self.gate.alone(lambda: self._require().set_mapsize(0))
             except lmdb.ReadersFullError:
-                if not self._require().reader_check():
+                if not self._sweep():
                     time.sleep(POLL_SECONDS_MAX)
         raise JournalBusyError(self.directory, None, READERS_FULL)
+
+    def _sweep(self) -> int:
+        """Free the reader slots of dead processes; how many there were."""
+        with self.gate.lock():
+            self._require()
+            self._sweep_at = time.monotonic() + SWEEP_SECONDS
+            return self._readers.clear_dead()
 
     def grow(self, *, settles: bool) -> None:
         """Make the map larger; its last part is kept for what settles an effect already in flight.
@@ -185,6 +203,7 @@ class Environment:
         env, self._env = self._env, None
         if env is not None:
             env.close()
+        self._readers.close()
 
     def _require(self) -> lmdb.Environment:
         if self._env is None:

@@ -26,6 +26,7 @@ from journal._core.requests import Transaction
 from journal._storage import files, layout, owners, registry
 from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file
 from journal._storage.group import Entry, GroupCommit
+from journal._storage.readers import same_pid_error
 from journal._storage.transaction import StoreTransaction
 from journal._storage.turn import Turn
 from journal._storage.verify import findings
@@ -41,7 +42,7 @@ from journal.errors import (
     JournalReadonlyError,
     UnsupportedFormatError,
 )
-from journal.options import PAGE_SCAN_RECORDS
+from journal.options import PAGE_SCAN_RECORDS, POLL_SECONDS_MAX
 from journal.records import FORMAT_VERSION, Header, LogRecord, Phase
 from journal.values import Finding, Stats
 
@@ -76,8 +77,20 @@ class Store:
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {self._data_path: files.identity_of(self._data_path)}
-        if not registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
-            raise JournalLockedError(directory, os.getpid())
+        deadline = time.monotonic() + wait_timeout
+        while not self._open_once(map_size, max_size, deadline):
+            time.sleep(POLL_SECONDS_MAX)
+
+    def _open_once(self, map_size: int, max_size: int | None, deadline: float) -> bool:
+        """Open the files; False where another process is in the way, which is waited for until the deadline."""
+        try:
+            if registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
+                return True
+        except JournalBusyError:
+            if time.monotonic() >= deadline:
+                raise
+            return False
+        raise JournalLockedError(self.directory, self._pid)
 
     def _open(self, map_size: int, max_size: int | None) -> None:
         directory = self.directory
@@ -464,8 +477,7 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
     except lmdb.Error as error:
         code = getattr(error, "code", None) or 0
         if code == errno.EAGAIN:
-            reason = "another process has the same pid in another pid namespace, and LMDB cannot tell the two apart"
-            raise JournalBusyError(directory, os.getpid(), reason) from error
+            raise same_pid_error(directory) from error
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
 
 

@@ -14,7 +14,7 @@ import pytest
 from journal._storage import environment
 from journal._storage.environment import Environment, Gate, create_data_file
 from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
-from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES
+from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, SWEEP_SECONDS
 from tests.unit.support import PATIENCE, Boom, InterruptAt, InThread, lines_interrupted, raising, until
 
 KEY: Final = b"\x01key"
@@ -313,10 +313,9 @@ def test_closing_waits_for_transactions(opened: Callable[..., Environment]) -> N
 class Stubborn:
     """An environment of LMDB's that raises at its first begins, and notes what it is asked."""
 
-    def __init__(self, env: Any, *errors: Exception, dead_readers: int = 0) -> None:
+    def __init__(self, env: Any, *errors: Exception) -> None:
         self._env = env
         self._errors = list(errors)
-        self._dead_readers = dead_readers
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -331,14 +330,10 @@ class Stubborn:
     def set_mapsize(self, size: int) -> None:
         self.asked.append(f"set_mapsize {size}")
 
-    def reader_check(self) -> int:
-        self.asked.append("reader_check")
-        return self._dead_readers
 
-
-def stubborn(env: Environment, *errors: Exception, dead_readers: int = 0) -> Stubborn:
+def stubborn(env: Environment, *errors: Exception) -> Stubborn:
     """Let LMDB refuse some begins."""
-    made: Any = Stubborn(env._env, *errors, dead_readers=dead_readers)
+    made: Any = Stubborn(env._env, *errors)
     env._env = made
     found: Stubborn = made
     return found
@@ -365,12 +360,33 @@ def test_full_reader_table_is_swept(
     slept: list[float] = []
     monkeypatch.setattr("journal._storage.environment.time.sleep", slept.append)
     env = opened()
-    lmdb_env = stubborn(env, lmdb.ReadersFullError("full"), dead_readers=dead_readers)
+    lmdb_env = stubborn(env, lmdb.ReadersFullError("full"))
+
+    def clear_dead() -> int:
+        lmdb_env.asked.append("clear_dead")
+        return dead_readers
+
+    monkeypatch.setattr(env._readers, "clear_dead", clear_dead)
 
     assert get(env) == b"value"
 
-    assert lmdb_env.asked == ["begin", "reader_check", "begin"]
+    assert lmdb_env.asked == ["begin", "clear_dead", "begin"]
     assert len(slept) == pauses
+
+
+def test_writer_sweeps_once_in_a_while(opened: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that commits for long frees what dead readers keep, without anybody opening; readers do not."""
+    now = [0.0]
+    sweeps: list[float] = []
+    monkeypatch.setattr("journal._storage.environment.time.monotonic", lambda: now[0])
+    env = opened()
+    monkeypatch.setattr(env._readers, "clear_dead", lambda: sweeps.append(now[0]))
+
+    for now[0] in (0.1, SWEEP_SECONDS - 0.1, SWEEP_SECONDS, SWEEP_SECONDS + 0.1, 2.5 * SWEEP_SECONDS):
+        get(env)
+        put(env)
+
+    assert sweeps == [SWEEP_SECONDS, 2.5 * SWEEP_SECONDS]
 
 
 def test_reader_table_that_stays_full_is_told(
