@@ -64,6 +64,9 @@ READERS_MAX: Final = 2_048
 SWEEP_SECONDS: Final = 1.0
 """How often a process that commits frees the slots of dead readers, which keep pages from being used again."""
 
+SPARE_READERS: Final = 8
+"""Reader slots that a process keeps for its next reads: as many threads as read at once in a busy one."""
+
 BATCH_ENTRIES_MAX: Final = 1_024
 """Entries of one shared commit: bounds the time that the first of them waits."""
 

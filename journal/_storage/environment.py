@@ -20,7 +20,14 @@ import lmdb
 from journal._storage.files import FILE_MODE
 from journal._storage.readers import ReaderTable
 from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
-from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, POLL_SECONDS_MAX, READERS_MAX, SWEEP_SECONDS
+from journal.options import (
+    MAP_BYTES_MIN,
+    MAP_RESERVE_BYTES,
+    POLL_SECONDS_MAX,
+    READERS_MAX,
+    SPARE_READERS,
+    SWEEP_SECONDS,
+)
 
 T = TypeVar("T")
 
@@ -148,6 +155,9 @@ class Environment:
             except lmdb.MapResizedError:
                 # Another process made the map larger: adopt its size.
                 self.gate.alone(lambda: self._require().set_mapsize(0))
+            except lmdb.BadRslotError:
+                # A slot that was kept for this read was taken away: begin with another one.
+                continue
             except lmdb.ReadersFullError:
                 if not self._sweep():
                     time.sleep(POLL_SECONDS_MAX)
@@ -202,6 +212,7 @@ class Environment:
     def _close(self) -> None:
         env, self._env = self._env, None
         if env is not None:
+            self._readers.leave_to_parent()
             env.close()
         self._readers.close()
 
@@ -265,6 +276,9 @@ def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, cre
         # Read-ahead is for scans; effects are looked up at random.
         readahead=False,
         max_readers=READERS_MAX,
+        # To take a slot is to hold a lock without a bounded wait: a process that is stopped just then would stop every
+        # reader. So slots are kept for the next read.
+        max_spare_txns=SPARE_READERS,
         max_dbs=0,
         lock=True,
         # Two engines are linked in, and an environment variable can change the default: name the one of our format.

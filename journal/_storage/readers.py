@@ -11,14 +11,20 @@ dead, and that no new one with this id takes a slot meanwhile: all clearing is d
 other. LMDB's own way (`reader_check`) needs an open environment, which a full table refuses, and skips the slots that a
 predecessor with the same id left, as the first process of a container finds them after a restart.
 
+A child that a fork made must close what it inherited, or it could not open the journal for itself; and LMDB's close frees
+every slot of the process that opened, in the table that the child shares with its parent, who may be reading. So the
+child first puts empty memory of its own in the place of the table.
+
 Source: LMDB 0.9 `mdb.c`, "Reader Lock Table"; fcntl(2), "Open file description locks (non-POSIX)".
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 from typing import Final
 
@@ -37,10 +43,11 @@ _FREE: Final = bytes(_PID_BYTES)
 _HEAD_BYTES: Final = (128, 192)
 """What precedes the slots, by the size of a mutex: another size of the file is not one that we know."""
 
+_MAP_FIXED: Final = 0x10
+"""Of mmap(2): put it where it is told to, in place of what is there."""
+
 _BEING_MADE: Final = "another process is just opening it for the first time"
-_SAME_PID: Final = (
-    "a process of another pid namespace has it open under the pid of this one, and LMDB tells processes apart by that"
-)
+_SAME_PID: Final = "LMDB tells processes apart by their pids, and this one's is taken in another pid namespace"
 _SHARE_PIDS: Final = (
     "let the containers share a pid namespace (docker run --pid=container:NAME or --pid=host, in Kubernetes "
     "shareProcessNamespace), or try again when the other one has ended"
@@ -99,6 +106,18 @@ class ReaderTable:
                 self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, pid)
         return cleared
 
+    def leave_to_parent(self) -> None:
+        """In a forked child, let LMDB close its environment without touching the table; elsewhere nothing."""
+        if self._descriptor is None or os.getpid() == self._pid:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+        for start, end in _mappings_of(self._descriptor):
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+            if libc.mmap(start, end - start, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != start:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self._directory)
+
     def close(self) -> None:
         """Let go of the table; twice is fine. A forked child only closes what it inherited."""
         descriptor, self._descriptor = self._descriptor, None
@@ -142,6 +161,20 @@ class ReaderTable:
     def _set(self, command: int, kind: int, byte: int) -> None:
         assert self._descriptor is not None  # noqa: S101 - a bug of ours: the file is open
         fcntl.fcntl(self._descriptor, command, FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+
+
+def _mappings_of(descriptor: int) -> list[tuple[int, int]]:
+    """Where this process has a file mapped, shared and for writing: first address and the one after the last."""
+    inode = str(os.fstat(descriptor).st_ino)
+    found = []
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            addresses, rights, _, _, other, *name = line.split(maxsplit=5)
+            # The device is not compared: some file systems show another one here than to stat.
+            if rights == "rw-s" and other == inode and LMDB_LOCK_FILE in "".join(name):
+                start, _, end = addresses.partition("-")
+                found.append((int(start, 16), int(end, 16)))
+    return found
 
 
 def same_pid_error(directory: str) -> JournalBusyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -352,6 +353,19 @@ def test_map_that_another_process_made_larger_is_adopted(
     assert lmdb_env.asked == ["begin", "set_mapsize 0", "begin", "set_mapsize 0", "begin"]
 
 
+@pytest.mark.parametrize("use", [get, put])
+def test_slot_that_was_taken_away_is_done_without(
+    opened: Callable[..., Environment], use: Callable[[Environment], Any]
+) -> None:
+    """The transaction begins with another one."""
+    env = opened()
+    lmdb_env = stubborn(env, lmdb.BadRslotError("taken"))
+
+    use(env)
+
+    assert lmdb_env.asked == ["begin", "begin"]
+
+
 @pytest.mark.parametrize("dead_readers, pauses", [(1, 0), (0, 1)])
 def test_full_reader_table_is_swept(
     opened: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, dead_readers: int, pauses: int
@@ -387,6 +401,19 @@ def test_writer_sweeps_once_in_a_while(opened: Callable[..., Environment], monke
         put(env)
 
     assert sweeps == [SWEEP_SECONDS, 2.5 * SWEEP_SECONDS]
+
+
+def test_slot_is_kept_for_the_next_read(opened: Callable[..., Environment]) -> None:
+    """To take one is to hold a lock of all processes, and who is stopped just then would stop them."""
+    env = opened()
+    before = env._readers._pids()
+
+    get(env)
+    put(env)
+    get(env)
+
+    assert env._readers._pids() == before
+    assert before.count(os.getpid()) == 1
 
 
 def test_reader_table_that_stays_full_is_told(

@@ -125,6 +125,42 @@ def test_forked_child_lets_the_parent_keep_its_hold(
     os.close(parents)
 
 
+def test_table_of_the_parent_is_out_of_a_childs_reach(env: lmdb.Environment, table: ReaderTable) -> None:
+    """LMDB's close would free the parent's slots in it; what the child has in its place is its own."""
+    reading = env.begin()
+    child = os.fork()
+    if child == 0:
+        table.leave_to_parent()
+        is_empty = env.readers() == "(no active readers)\n"
+        env.close()
+        table.close()
+        os._exit(0 if is_empty else 1)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert pids(env) == [os.getpid()]
+    reading.abort()
+
+
+def test_table_of_ones_own_is_not_left(env: lmdb.Environment, table: ReaderTable) -> None:
+    """In the process that opened it nothing happens."""
+    reading = env.begin()
+
+    table.leave_to_parent()
+
+    assert pids(env) == [os.getpid()]
+    reading.abort()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # what is risky about it is what is tested
+def test_memory_that_cannot_be_replaced_is_told(table: ReaderTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better no close in the child than one that takes the slots of the parent."""
+    monkeypatch.setattr(readers, "_mappings_of", lambda _: [(1, 2)])
+    monkeypatch.setattr(os, "getpid", lambda: DEAD)
+
+    with pytest.raises(OSError, match="Invalid argument"):
+        table.leave_to_parent()
+
+
 def test_slots_of_the_dead_are_freed(env: lmdb.Environment, table: ReaderTable, other: int) -> None:
     """All of them, and nobody else's."""
     table.hold()
