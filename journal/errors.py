@@ -285,7 +285,7 @@ class JournalReadonlyError(_HandleError):
 
 
 class JournalBusyError(_HandleError):
-    """Another process kept the writer's turn too long: look at it, then try again."""
+    """Another process was in the way too long, with the writer's turn mostly: look at it, then try again."""
 
     def __init__(
         self,

@@ -97,11 +97,9 @@ class ReaderTable:
         cleared = 0
         for pid in set(self._pids()) - {0, self._pid if self._is_held else 0}:
             try:
-                self._set(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, pid)
-            except BlockingIOError:
-                continue
-            try:
-                cleared += self._clear(pid)
+                with contextlib.suppress(BlockingIOError):  # somebody holds it, so it lives
+                    self._set(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, pid)
+                    cleared += self._clear(pid)
             finally:
                 self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, pid)
         return cleared
@@ -167,7 +165,7 @@ def _mappings_of(descriptor: int) -> list[tuple[int, int]]:
     """Where this process has a file mapped, shared and for writing: first address and the one after the last."""
     inode = str(os.fstat(descriptor).st_ino)
     found = []
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             addresses, rights, _, _, other, *name = line.split(maxsplit=5)
             # The device is not compared: some file systems show another one here than to stat.
