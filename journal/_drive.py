@@ -136,13 +136,14 @@ class Driver:
             self._elapsed_ms = round((time.perf_counter() - started) * 1_000, 3)
 
     def _decide(self, request: requests.Decide) -> Any:
-        if not self._entered:
-            return request.function(*request.arguments)
-        token = inside.set(self._inside())
+        token = inside.set(self._inside()) if self._entered else None
         try:
             return request.function(*request.arguments)
+        except GeneratorExit as error:
+            raise CutOffError(error) from error
         finally:
-            inside.reset(token)
+            if token is not None:
+                inside.reset(token)
 
     def _ask(self, request: requests.Ask) -> Any:
         """Call the reconcile in a thread of its own, so that its deadline holds whether or not it looks at it."""

@@ -16,6 +16,7 @@ from journal._core.requests import (
     Ask,
     Call,
     Commit,
+    CutOffError,
     DeadlineError,
     Decide,
     Enter,
@@ -636,7 +637,7 @@ def begun_ahead(memory: Memory, **options: Any) -> Play[Settled]:
     return play
 
 
-@pytest.mark.parametrize("error", [Boom("progress"), KeyboardInterrupt(), SystemExit()])
+@pytest.mark.parametrize("error", [Boom("progress"), KeyboardInterrupt(), CutOffError(GeneratorExit())])
 def test_effect_that_was_begun_ahead_and_not_run_is_withdrawn(error: BaseException) -> None:
     """It is known not to have been performed: failed, in one commit, and its flight ends."""
     memory = Memory()
