@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+from journal._branches import Branches
 from journal._core import requests
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
 from journal._flights import Flight, Flights, inside
@@ -66,6 +67,7 @@ class Driver:
         self._wait_until = math.inf
         self._pause = POLL_SECONDS_MIN
         self._progress_at = -math.inf
+        self._branches: Branches | None = None
 
     def run(self, protocol: Steps[T]) -> T:
         """What the protocol returns."""
@@ -93,6 +95,10 @@ class Driver:
             # The protocol ends its flights; an interrupt may have come before it had them.
             for flight in self._entered:
                 flight.end()
+            if self._branches is not None:
+                # An interrupt may not have reached it: what it keeps going beside itself has to learn of it.
+                protocol.close()
+                self._branches.end()
 
     def perform(self, request: Any) -> Any:
         """The answer to one request."""
@@ -198,6 +204,15 @@ class Driver:
             head = self._store.read(lambda view: view.head())
             self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
 
+    def _spawn(self, request: requests.Spawn) -> None:
+        if self._branches is None:
+            self._branches = Branches(lambda protocol: Driver(self._store, self._flights, self._log).run(protocol))
+        self._branches.spawn(request)
+
+    def _await(self, request: requests.Await) -> requests.Ended:
+        assert self._branches is not None  # noqa: S101 - who waits has spawned
+        return self._branches.wait()
+
     def _note(self, request: requests.Note) -> None:
         self._log.emit(request.level, request.event, **request.facts)
 
@@ -216,6 +231,8 @@ class Driver:
         requests.Pause: _pause_for,
         requests.Progress: _report,
         requests.Note: _note,
+        requests.Spawn: _spawn,
+        requests.Await: _await,
     }
 
 

@@ -1,4 +1,7 @@
-"""`recover`: every sentence of the section on recovery but the one about concurrency above 1."""
+"""`recover`: every sentence of the section on recovery but the one about concurrency above 1.
+
+That one has a file of its own, `test_recover_concurrent.py`.
+"""
 
 import time
 from collections.abc import Callable, Iterable
