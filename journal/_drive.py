@@ -206,7 +206,8 @@ class Driver:
 
     def _spawn(self, request: requests.Spawn) -> None:
         if self._branches is None:
-            self._branches = Branches(lambda protocol: Driver(self._store, self._flights, self._log).run(protocol))
+            store, flights, log = self._store, self._flights, self._log
+            self._branches = Branches(lambda protocol: Driver(store, flights, log).run(protocol))
         self._branches.spawn(request)
 
     def _await(self, request: requests.Await) -> requests.Ended:

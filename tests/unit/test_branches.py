@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Generator, Iterator
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
 
+from journal import _branches, _drive
 from journal._branches import Branches
+from journal._core import recovery
 from journal._core.requests import Ended, Spawn
-from tests.unit.support import PATIENCE, Boom, until
+from journal._flights import Flights
+from journal._logs import Log
+from journal._storage.group import Entry
+from journal.errors import NotPerformed
+from journal.values import Found
+from recovery import Intent
+from tests.unit.support import OWN, PATIENCE, Boom, InterruptAt, Memory, lines_interrupted, until
 
 colour: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("colour", default="none")
 
@@ -162,3 +172,89 @@ def test_thread_that_is_free_keeps_nothing_of_what_it_ran(branches: Branches) ->
     branches.wait()
 
     until(lambda: Big.alive == 0)
+
+
+# A walk in real threads, interrupted anywhere
+
+
+class LockedStore:
+    """What drivers need of a store, over a journal in memory, for several threads."""
+
+    directory = "/journal"
+    wait_timeout = 30.0
+    readonly = False
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self._lock = threading.Lock()
+
+    def read(self, look: Callable[[Any], Any]) -> Any:
+        with self._lock:
+            return look(self.memory)
+
+    def commit(self, decide: Callable[[Any], Any], *, settles: bool) -> Entry:
+        with self._lock:
+            entry = Entry(decide, 0, 0, settles=settles)
+            entry.succeed(self.memory.commit(decide), [])
+            return entry
+
+    def living_pid(self, owner: int) -> int | None:
+        return None
+
+
+class Silence:
+    """A logger that says nothing."""
+
+    def debug(self, event: str, **facts: Any) -> None:
+        """Say nothing."""
+
+    info = warning = error = debug
+
+
+@pytest.mark.parametrize("module", [recovery, _branches, _drive], ids=lambda module: str(module.__name__))
+def test_walk_may_be_interrupted_before_any_line(module: ModuleType) -> None:
+    """What is in flight is recorded by its own thread; no flight or thread stays; the next walk settles everything."""
+    until(lambda: not threads())
+
+    def walk_anew(interrupt: InterruptAt) -> None:
+        store, flights, done = LockedStore(), Flights("/journal"), []
+        for number in range(3):
+            store.memory.put_operation(str(number), number)
+
+        def intent(key: tuple[int, int]) -> Intent:
+            def find(_: Any) -> Found[None]:
+                if key not in done:
+                    raise NotPerformed("it is not there")
+                return Found(None)
+
+            return Intent(key, lambda: done.append(key), find)
+
+        def walk() -> Any:
+            steps = recovery.recover(
+                0,
+                intents=lambda committed: [intent((committed.operation, part)) for part in (1, 2)],
+                stream=None,
+                on_unresolved="retry",
+                on_uncertain="accept",
+                concurrency=2,
+                limit=None,
+                progress=None,
+                kind=None,
+                owner=OWN,
+                check=lambda intent: None,
+            )
+            store_of_any: Any = store
+            return _drive.Driver(store_of_any, flights, Log(Silence(), "id")).run(steps)
+
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            walk()
+        until(lambda: not threads())
+        assert flights._open == {}
+        assert {phase for key in done for phase in store.memory.phases(key)[-1:]} <= {"accepted"}
+
+        settled = walk()
+        until(lambda: not threads())
+        assert (settled, settled.stopped) == (3, None)
+        assert sorted(done) == [(number, part) for number in range(3) for part in (1, 2)]
+
+    assert lines_interrupted(module, walk_anew) > 10
