@@ -53,11 +53,12 @@ class LoopWaiter:
 
 
 class Background:
-    """The tasks that act for keys whatever becomes of their callers, and those that still ask a recipient."""
+    """The tasks that act for keys whatever becomes of their callers, those that still ask a recipient, and walks."""
 
     def __init__(self) -> None:
         self.drivers: dict[asyncio.Task[None], TaskDriver] = {}
         self.stragglers: set[asyncio.Task[Any]] = set()
+        self.branches: set[asyncio.Task[Any]] = set()
 
 
 class TaskDriver(Driver):
@@ -74,6 +75,7 @@ class TaskDriver(Driver):
         self._value: Any = None
         self._error: BaseException | None = None
         self._is_abandoned = False
+        self._branches: dict[asyncio.Task[Any], Any] = {}
         self._idle: asyncio.Future[Any] | None = None
         self.is_in_thread = False
         self.is_given_up = False
@@ -199,11 +201,22 @@ class TaskDriver(Driver):
         self._joined = entered
         return _WAITS
 
+    def _spawn(self, request: requests.Spawn) -> None:
+        """Run a protocol in a task of its own, which goes on when this one ends."""
+        driver = TaskDriver(
+            self._store, self._flights, self._log, committer=self._committer, background=self._background
+        )
+        branch = asyncio.get_running_loop().create_task(_outcome_of(driver.run(request.protocol)), name="journal-walk")
+        self._background.branches.add(branch)
+        branch.add_done_callback(self._background.branches.discard)
+        self._branches[branch] = request.tag
+
     _AT_ONCE: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Any]]] = {
         requests.Read: Driver.read,
         requests.Enter: _enter,
         requests.IsAlive: Driver.is_alive,
         requests.Note: Driver.note,
+        requests.Spawn: _spawn,
     }
 
     # --- what is waited for -------------------------------------------------------------------------------------
@@ -314,6 +327,16 @@ class TaskDriver(Driver):
             head = self._store.read(lambda view: view.head())
             await self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
 
+    async def _await(self, request: requests.Await) -> requests.Ended:
+        done, _ = await asyncio.wait(self._branches, return_when=asyncio.FIRST_COMPLETED)
+        branch = next(iter(done))
+        tag = self._branches.pop(branch)
+        try:
+            value, error = branch.result()
+        except asyncio.CancelledError as cancelled:
+            return requests.Ended(tag, error=cancelled)
+        return requests.Ended(tag, value, error)
+
     _ANSWERS: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Coroutine[Any, Any, Any]]]] = {
         requests.Enter: _join,
         requests.Commit: _commit,
@@ -322,6 +345,7 @@ class TaskDriver(Driver):
         requests.Ask: _ask,
         requests.Pause: _pause_for,
         requests.Progress: _report,
+        requests.Await: _await,
     }
 
     async def _wait_idly(self, future: asyncio.Future[None]) -> None:
