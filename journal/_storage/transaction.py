@@ -10,11 +10,11 @@ from typing import Final
 
 import lmdb
 
-from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES
+from journal._core.ledger import INTENT, UNFINISHED as UNFINISHED_PHASES
 from journal._storage import layout
 from journal._storage.owners import Owner
 from journal._storage.views import StoreView, decode_owner, encode
-from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, Phase, StreamRow
+from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, StreamRow
 
 _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 
@@ -45,7 +45,7 @@ class StoreTransaction(StoreView):
         if isinstance(record, EffectEntry):
             if record.previous:
                 self._drop_old_row(record)
-            if record.phase is Phase.INTENT and not self.has_owner_row:
+            if record.phase is INTENT and not self.has_owner_row:
                 self._put_owner_row()
         for key, content in index_rows(position, record):
             self._put_row(key, content)
