@@ -39,7 +39,11 @@ class StoreTransaction(StoreView):
         position, before = self.last[0] + 1, self.last[1]
         head = encode(record)
         record_digest = layout.chain(before, position, head)
-        self._put(layout.log_key(position), layout.frame(position, record_digest, head, payload), is_last=True)
+        if not self._txn.put(
+            layout.log_key(position), layout.frame(position, record_digest, head, payload), append=True
+        ):
+            raise _refused(layout.LOG)
+        self.has_changes = True
         self.last = position, record_digest
         self.appended.append((position, record))
         if isinstance(record, EffectEntry):
@@ -72,12 +76,13 @@ class StoreTransaction(StoreView):
             self.has_owner_row = True
 
     def _put_row(self, key: bytes, content: bytes) -> None:
-        self._put(key, layout.seal(key, content))
-
-    def _put(self, key: bytes, value: bytes, *, is_last: bool = False) -> None:
-        if not self._txn.put(key, value, append=is_last):
-            raise lmdb.CorruptedError(f"LMDB would not put a row of {layout.TABLES[key[:1]]} in its place")
+        if not self._txn.put(key, layout.seal(key, content)):
+            raise _refused(key[:1])
         self.has_changes = True
+
+
+def _refused(table: bytes) -> lmdb.Error:
+    return lmdb.CorruptedError(f"LMDB would not put a row of {layout.TABLES[table]} in its place")
 
 
 def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:
