@@ -64,7 +64,7 @@ from journal.options import (
     RECONCILE_TIMEOUT_SECONDS,
     VALUE_BYTES_MAX,
 )
-from journal.records import EffectEntry, Guarantee, Phase, Via
+from journal.records import EffectEntry, Guarantee, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from recovery import Holder, Verdict, decide
 
@@ -94,10 +94,6 @@ class EffectCall(msgspec.Struct, frozen=True, kw_only=True):
     def value_bytes_max(self) -> int:
         """The limit of what its run may return: a proof, or a result."""
         return PROOF_BYTES_MAX if self.guarantee is _AT_MOST_ONCE else VALUE_BYTES_MAX
-
-    def change(self, phase: Phase, **facts: Any) -> EffectChange:
-        """A change of this call's own kind."""
-        return EffectChange(phase=phase, guarantee=self.guarantee, **facts)
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -279,7 +275,7 @@ class _Attempt:
         if record is not None and record.phase == "failed" and record.reason not in NEVER_RAN:
             yield from self._check_retry(record)
         before = 0 if state is None else state.position
-        change = call.change(INTENT, owner=self._owner, request=call.request)
+        change = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=self._owner, request=call.request)
         self._has_begun = True
         begun: EffectState | None = yield Commit(advance(call.form, before, change))
         return begun
@@ -318,7 +314,9 @@ class _Attempt:
     def _fail(self, begun: EffectState, error: Exception, *, is_absent: bool) -> Steps[Outcome]:
         """Record a `failed`, and raise what the caller gets for it; or give what somebody else decided meanwhile."""
         reason = "not-performed" if is_absent else "run-failed"
-        change = self.call.change(FAILED, via=_RUN, reason=reason, error=error_text(error))
+        change = EffectChange(
+            phase=FAILED, guarantee=self.call.guarantee, via=_RUN, reason=reason, error=error_text(error)
+        )
         state: EffectState | None = yield from self._commit_outcome(begun, change)
         if state is None:
             return (yield from self._moved_on())
@@ -341,7 +339,7 @@ class _Attempt:
         except Exception as error:
             raise (yield from self._unresolved("reconcile-failed", state, error)) from error
         if answer is None:
-            change = call.change(UNCERTAIN, via=Via.RECONCILE)
+            change = EffectChange(phase=UNCERTAIN, guarantee=call.guarantee, via=Via.RECONCILE)
             settled: EffectState | None = yield from self._commit_outcome(state, change)
             return None if settled is None else _settled(call, settled, "uncertain")
         return (yield from self._accept(state, answer.proof if isinstance(answer, Found) else answer, Via.RECONCILE))
@@ -349,8 +347,10 @@ class _Attempt:
     def _run_after_absence(self, state: EffectState, error: NotPerformed) -> Steps[Outcome | None]:
         """The recipient proved that nothing happened: `failed` and the next intent in one commit, then run."""
         call = self.call
-        failed = call.change(FAILED, via=Via.RECONCILE, reason="not-performed", error=error_text(error))
-        again = call.change(INTENT, owner=self._owner, request=call.request)
+        failed = EffectChange(
+            phase=FAILED, guarantee=call.guarantee, via=Via.RECONCILE, reason="not-performed", error=error_text(error)
+        )
+        again = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=self._owner, request=call.request)
 
         def decide_both(txn: Transaction) -> EffectState | None:
             first = advance(call.form, state.position, failed)(txn)
@@ -369,7 +369,7 @@ class _Attempt:
             if via is Via.RECONCILE:
                 raise (yield from self._unresolved("proof-rejected", begun, error)) from error
             raise (yield from self._give_up("proof-rejected", error, begun)) from error
-        change = call.change(ACCEPTED, via=via, proof=proof)
+        change = EffectChange(phase=ACCEPTED, guarantee=call.guarantee, via=via, proof=proof)
         how = "ran" if via is _RUN else "reconciled"
         if self._following is not None:
             flight = yield from self._enter(self._following)
@@ -486,7 +486,7 @@ def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> Effec
         return None
     if state is not None and state.entry.phase not in (CLEARED, FAILED):
         return None
-    change = call.change(INTENT, owner=owner, request=call.request)
+    change = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=owner, request=call.request)
     return advance(call.form, 0 if state is None else state.position, change)(txn)
 
 
