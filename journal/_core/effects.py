@@ -70,6 +70,7 @@ from recovery import Holder, Verdict, decide
 
 _verdict: Final = cache(decide)
 """The table's answers: it has few rows, and is asked for every effect."""
+_NUMBER: Final = int | float
 _START: Final = Verdict.START
 _NOBODY: Final = Holder.NOBODY
 _RUN: Final = Via.RUN
@@ -133,7 +134,8 @@ def effect_call(
     if reconcile is not None and not callable(reconcile):
         raise TypeError(f"reconcile must be a function of one signal, not {type(reconcile).__name__}: {reconcile!r}")
     check_seconds(reconcile_timeout, "reconcile_timeout")
-    check_type(returns, "returns")
+    if returns is not None:
+        check_type(returns, "returns")
     if not isinstance(retry_failed, bool) and not callable(retry_failed):
         raise TypeError(f"retry_failed must be a bool or a predicate over the record, not {retry_failed!r}")
     return EffectCall(
@@ -142,7 +144,7 @@ def effect_call(
         guarantee=_IDEMPOTENT if reconcile is None else _AT_MOST_ONCE,
         run=run,
         reconcile=reconcile,
-        request=fingerprint(request),
+        request=None if request is None else fingerprint(request),
         returns=returns,
         reconcile_timeout=reconcile_timeout,
         retry_failed=retry_failed,
@@ -469,7 +471,7 @@ def check_seconds(seconds: Any, name: str) -> None:
     Raises:
         ValueError: it is no positive finite number.
     """
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    is_number = isinstance(seconds, _NUMBER) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
         raise ValueError(f"{name} must be a positive finite number of seconds, not {seconds!r}")
 
