@@ -7,7 +7,8 @@ Open one with `journal.open`, append operations with `Journal.append`, act with 
 `reconcile`) or `Journal.run_effect` (where the recipient deduplicates), and call `Journal.recover` at start-up.
 """
 
-from journal._drive import Signal
+from journal._drive.signals import AsyncSignal, Signal
+from journal.aio import AsyncJournal, open_async
 from journal.errors import (
     CommitFailedError,
     CompactedCursorError,
@@ -52,6 +53,8 @@ from recovery import Intent, Settled, Stop
 __all__ = [
     "Accepted",
     "AlreadyCommitted",
+    "AsyncJournal",
+    "AsyncSignal",
     "CommitFailedError",
     "Committed",
     "CompactedCursorError",
@@ -90,4 +93,5 @@ __all__ = [
     "UnsupportedFilesystemError",
     "UnsupportedFormatError",
     "open",
+    "open_async",
 ]

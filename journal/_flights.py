@@ -10,8 +10,9 @@ import contextlib
 import copy
 import os
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from journal._core.requests import Enter, RunRaisedError
 from journal.errors import EffectConflictError, EffectInFlightError, JournalClosedError
@@ -21,6 +22,23 @@ Identity = tuple[str, bytes]
 
 inside: Final[ContextVar[frozenset[Flight]]] = ContextVar("journal_flights", default=frozenset())
 """The flights whose user functions the current code runs in; those that have ended count no more."""
+
+
+class Waiter(Protocol):
+    """Something that a thread or a task waits on; a lock that is held is one."""
+
+    def release(self) -> None:
+        """Let it wait no more; from any thread."""
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+def own_waiter() -> threading.Lock:
+    """What a thread waits on: a lock that it holds already."""
+    waiter = threading.Lock()
+    waiter.acquire()
+    return waiter
 
 
 class Flight:
@@ -36,7 +54,7 @@ class Flight:
         self.ended = False
         self.error: BaseException | None = None
         self.waits_for: list[Flight] = []
-        self._waiters: list[threading.Lock] = []
+        self._waiters: list[Waiter] = []
 
     def end(self, error: BaseException | None = None) -> None:
         """Let those who joined read again, or have this error each; the first call counts."""
@@ -47,12 +65,35 @@ class Flight:
                 self.ended = True
             release_all(self._waiters)
 
-    def add_waiter(self) -> threading.Lock:
-        """A lock that is released at the end; the registry's lock is held."""
-        waiter = threading.Lock()
-        waiter.acquire()
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Something to be released at the end; the registry's lock is held."""
         self._waiters.append(waiter)
-        return waiter
+
+
+class Joined(Generic[W]):
+    """A call's wait for another one's flight: `with` the wait, then `check`."""
+
+    def __init__(self, flight: Flight, waiter: W, callers: list[Flight]) -> None:
+        self.waiter = waiter
+        self._flight = flight
+        self._callers = callers
+        flight.add_waiter(waiter)
+        for caller in callers:
+            caller.waits_for.append(flight)
+
+    def __enter__(self) -> None:
+        """Nothing: the wait was noted under the registry's lock."""
+
+    def __exit__(self, *_: object) -> None:
+        """The wait is over, whether the flight is or not."""
+        with self._flight.flights.lock:
+            for caller in self._callers:
+                caller.waits_for.remove(self._flight)
+
+    def check(self) -> None:
+        """Raise what ended the flight, where it did not end well."""
+        if self._flight.error is not None:
+            raise _own_copy(self._flight.error)
 
 
 class Flights:
@@ -64,16 +105,18 @@ class Flights:
         self._directory = directory
         self._is_closing = False
         self._open: dict[Identity, Flight] = {}
-        self._closers: list[threading.Lock] = []
+        self._closers: list[Waiter] = []
 
-    def enter(self, request: Enter, entered: list[Flight]) -> Flight | None:
-        """A flight of one's own; `None` when the one that was joined has ended well, or at once where not to wait.
+    def enter(
+        self, request: Enter, entered: list[Flight], make_waiter: Callable[[], W], *, is_blocking: bool
+    ) -> Flight | Joined[W] | None:
+        """A flight of one's own; or another one's, to be waited for; or `None` where not to wait.
 
         One's own is in `entered` before anybody else can see it, so that whatever happens it can be ended.
+        `is_blocking` says that the wait would hold up the whole thread.
 
         Raises:
             EffectConflictError, EffectInFlightError: as `journal._core.requests.Enter` says.
-            BaseException: what ended the flight that was joined.
         """
         callers = [flight for flight in inside.get() if not flight.ended]
         with self.lock:
@@ -90,21 +133,10 @@ class Flights:
             _check_same(flight.request, request)
             if not request.wait:
                 return None
-            if flight.thread == threading.get_ident():
+            if is_blocking and flight.thread == threading.get_ident():
                 # A signal's handler, or a policy of a walk that has this effect begun: it cannot end before we do.
                 raise EffectInFlightError(request.key, os.getpid())
-            waiter = flight.add_waiter()
-            for caller in callers:
-                caller.waits_for.append(flight)
-        try:
-            waiter.acquire()
-        finally:
-            with self.lock:
-                for caller in callers:
-                    caller.waits_for.remove(flight)
-        if flight.error is not None:
-            raise _own_copy(flight.error)
-        return None
+            return Joined(flight, make_waiter(), callers)
 
     def forget(self, flight: Flight) -> None:
         """A flight ends; the lock is held."""
@@ -112,25 +144,30 @@ class Flights:
         if not self._open:
             release_all(self._closers)
 
-    def close(self) -> None:
-        """Let no flight begin but from inside another one, and wait until nothing is in flight."""
+    def close(self, waiter: Waiter, *, is_blocking: bool) -> bool:
+        """Let no flight begin but from inside another one; whether the waiter has to wait until nothing is in flight.
+
+        Raises:
+            RuntimeError: the caller would wait for itself.
+        """
         if any(flight.flights is self and not flight.ended for flight in inside.get()):
             raise RuntimeError("close() from inside a run, reconcile or body would wait for itself; close it outside")
         with self.lock:
-            if any(flight.thread == threading.get_ident() for flight in self._open.values()):
+            if is_blocking and any(flight.thread == threading.get_ident() for flight in self._open.values()):
                 raise RuntimeError(
                     "close() from a signal's handler would wait for a call of its own thread; exit first"
                 )
             self._is_closing = True
-            if not self._open:
-                return
-            closer = threading.Lock()
-            closer.acquire()
-            self._closers.append(closer)
-        closer.acquire()
+            if self._open:
+                self._closers.append(waiter)
+            return bool(self._open)
+
+    def has_open(self) -> bool:
+        """Whether anything is in flight."""
+        return bool(self._open)
 
 
-def release_all(locks: list[threading.Lock]) -> None:
+def release_all(locks: list[Waiter]) -> None:
     """Release each lock and forget it, in steps that can be done again after an interrupt."""
     while locks:
         with contextlib.suppress(RuntimeError):

@@ -81,3 +81,9 @@ COURTESY_SECONDS: Final = 0.25
 
 PROGRESS_SECONDS: Final = 0.1
 """Shortest time between two calls of a recovery's `progress`."""
+
+RECONCILE_GRACE_SECONDS: Final = 1.0
+"""How long a coroutine `reconcile` may go on past its deadline, after its signal said so, before it is cancelled."""
+
+CLOSE_GRACE_SECONDS: Final = 1.0
+"""How long `AsyncJournal.close` lets a coroutine `run` that it cancelled come to its end."""

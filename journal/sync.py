@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import FunctionType
 from typing import Any, Self, TypeVar
 
 from journal._core import effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
-from journal._core.payloads import check_type
+from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
-from journal._drive import Driver
-from journal._flights import Flights
-from journal._logs import Log
-from journal._storage.store import Store
+from journal._drive.common import is_coroutine_function
+from journal._drive.threads import ThreadDriver
+from journal._handle import Handle
 from journal.errors import Key, NotPerformed
-from journal.options import (
-    MAP_BYTES_DEFAULT,
-    MAP_BYTES_MAX,
-    MAP_BYTES_MIN,
-    PAGE_RECORDS,
-    RECONCILE_TIMEOUT_SECONDS,
-    WAIT_TIMEOUT_SECONDS,
-)
+from journal.options import MAP_BYTES_DEFAULT, RECONCILE_TIMEOUT_SECONDS, WAIT_TIMEOUT_SECONDS
 from journal.values import (
     Accepted,
     AlreadyCommitted,
@@ -40,8 +28,8 @@ from journal.values import (
     Uncertain,
 )
 from recovery import Intent, Settled
-from recovery.walker import check_policies
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -80,50 +68,26 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         UnsupportedFilesystemError: it lies on a network file system.
     """
     return Journal(
-        path,
-        operation=operation,
-        readonly=readonly,
-        create=create,
-        map_size=map_size,
-        max_size=max_size,
-        wait_timeout=wait_timeout,
-        clock=clock,
-        logger=logger,
-    )
-
-
-class Journal:
-    """An open journal. Threads may share it; a forked child may not. Made by `journal.open`."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        operation: Any,
-        readonly: bool,
-        create: bool,
-        map_size: int,
-        max_size: int | None,
-        wait_timeout: float,
-        clock: Callable[[], int],
-        logger: Any,
-    ) -> None:
-        _check_options(map_size, max_size, wait_timeout, clock)
-        self._kind = None if operation is Any else operation
-        check_type(self._kind, "operation")
-        self._store = Store(
-            _directory(path),
+        Handle(
+            path,
+            operation=operation,
             readonly=readonly,
             create=create,
             map_size=map_size,
             max_size=max_size,
             wait_timeout=wait_timeout,
             clock=clock,
+            logger=logger,
         )
-        self._flights = Flights(self._store.directory)
-        self._log = Log(logger, self._store.header.journal_id)
-        self._closing = threading.RLock()
-        self._is_closing = False
+    )
+
+
+class Journal:
+    """An open journal. Threads may share it; a forked child may not. Made by `journal.open`."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._store = handle.store
 
     def __enter__(self) -> Self:
         """The journal itself."""
@@ -135,7 +99,7 @@ class Journal:
 
     def __repr__(self) -> str:
         """Where it is, and whether it is open."""
-        return f"<Journal {self.path!r}{' (closed)' if self._is_closing else ''}>"
+        return f"<Journal {self.path!r}{' (closed)' if self._handle.is_closing else ''}>"
 
     @property
     def path(self) -> str:
@@ -153,11 +117,8 @@ class Journal:
         Raises:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
-        self._store.check_process()
-        with self._closing:
-            self._is_closing = True
-            self._flights.close()
-            self._store.close()
+        self._check_caller()
+        self._handle.close()
 
     # --- operations --------------------------------------------------------------------------------------------
 
@@ -183,7 +144,7 @@ class Journal:
             SequenceConflictError: the stream is at another sequence than expected.
             JournalFullError, JournalBusyError, CommitFailedError, JournalReadonlyError: nothing was written.
         """
-        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._kind))[0]
+        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._handle.kind))[0]
 
     def append_all(
         self, stream: str, operations: Iterable[tuple[str, Any]], *, actor: str = "", expected: int | None = None
@@ -193,7 +154,7 @@ class Journal:
         Gives one answer for each, in order; of nothing an empty list. An op_id twice in `operations` is answered as
         repeated. Raises as `append`.
         """
-        return self._run(append_operations(stream, operations, actor, expected, self._kind))
+        return self._run(append_operations(stream, operations, actor, expected, self._handle.kind))
 
     def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> Iterator[Committed]:
         """The operations past a position, in log order: of one stream, or of all.
@@ -206,10 +167,9 @@ class Journal:
             InvalidOperationError: today's type does not decode an operation; at that operation.
             CorruptRecordError: a record is damaged; at that record.
         """
-        stream = None if stream is None else operations.check_stream(stream)
-        operations.check_limit(limit)
+        pages = OperationPages(stream, after, limit, self._handle.kind)
         self._run(queries.check_from(after))
-        return self._read(stream, int(after), limit)
+        return self._each(pages)
 
     def streams(self) -> list[str]:
         """The names of all streams, sorted by code point."""
@@ -219,12 +179,30 @@ class Journal:
         """The last position of the log; 0 when it is empty."""
         return Cursor(self._run(queries.head()))
 
+    def wait(self, after: int, timeout: float | None = None) -> Cursor:
+        """The head, once something is committed past `after`, by any process; at the timeout the head as it is.
+
+        A wake-up, not a transport: what was committed is to be read. Other processes are looked at every few
+        milliseconds.
+
+        Args:
+            after: A position, 0 to the head.
+            timeout: Seconds; `None` waits without end.
+
+        Raises:
+            InvalidCursorError: `after` is outside the log.
+            ValueError: the timeout is no number of seconds from 0 on.
+        """
+        return self._run(queries.wait(after, timeout))
+
     def stats(self) -> Stats:
         """Counts of what the journal holds, and its size; looks at every index row."""
+        self._check_caller()
         return self._store.stats()
 
     def verify(self) -> Iterator[Finding]:
         """What is wrong with the log, its digest chain and its indexes; empty when it is sound. Changes nothing."""
+        self._check_caller()
         return self._store.verify()
 
     # --- effects -----------------------------------------------------------------------------------------------
@@ -262,13 +240,11 @@ class Journal:
             EffectConflictError: the key is bound to another request or guarantee.
             CorruptRecordError: its record is damaged, which is no evidence that it did not run.
         """
-        if reconcile is None:
-            raise TypeError("effect needs a reconcile; for a recipient that deduplicates by the key use run_effect")
         _refuse_coroutine_functions(run=run, reconcile=reconcile)
         call = effects.effect_call(
             key,
             run=run,
-            reconcile=reconcile,
+            reconcile=effects.check_reconcile(reconcile),
             request=request,
             returns=returns,
             reconcile_timeout=reconcile_timeout,
@@ -332,7 +308,7 @@ class Journal:
 
     def unfinished(self, *, prefix: Key | None = None) -> list[EffectRecord]:
         """The effects in phase intent or failed, by key; costs by their number. A tuple prefix matches first parts."""
-        return list(self._effects(queries.EffectQuery.unfinished(prefix), None))
+        return list(self._each(EffectPages.unfinished(prefix)))
 
     def effects(
         self,
@@ -347,9 +323,10 @@ class Journal:
         Raises:
             ValueError: `phase` is not intent, accepted, uncertain or failed, or `limit` is below 1.
         """
-        operations.check_limit(limit)
+        pages = EffectPages(phase, prefix, after, limit)
+        self._check_caller()
         self._store.check()
-        return self._effects(queries.EffectQuery(phase, prefix, after), limit)
+        return self._each(pages)
 
     def resolve(
         self,
@@ -416,28 +393,20 @@ class Journal:
             Exception: what `intents` or a policy raised, and the store's errors. An effect's own failure does not
                 raise: it is `Settled.stopped`.
         """
-        operations.check_cursor_type(from_cursor)
-        operations.check_limit(limit)
-        operations.check_limit(concurrency, "concurrency")
-        check_policies(on_unresolved, on_uncertain)
         _refuse_coroutine_functions(
             intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, progress=progress
         )
-        stream = None if stream is None else operations.check_stream(stream)
-        if not callable(intents):
-            raise TypeError(f"intents must be a function of one operation, not {intents!r}")
-        if concurrency != 1:
-            raise ValueError(f"concurrency={concurrency} is not supported yet, only 1")
         return self._run(
             recovery.recover(
-                int(from_cursor),
+                from_cursor,
                 intents=intents,
                 stream=stream,
                 on_unresolved=on_unresolved,
                 on_uncertain=on_uncertain,
+                concurrency=concurrency,
                 limit=limit,
                 progress=progress,
-                kind=self._kind,
+                kind=self._handle.kind,
                 owner=self._store.owner_id,
                 check=lambda intent: _refuse_coroutine_functions(run=intent.run, reconcile=intent.reconcile),
             )
@@ -457,61 +426,20 @@ class Journal:
 
     # --- how it is done ----------------------------------------------------------------------------------------
 
+    def _check_caller(self) -> None:
+        """Refuse a call that must not block where it comes from; here every call may."""
+
     def _run(self, protocol: Steps[T]) -> T:
+        self._check_caller()
         self._store.check()
-        return Driver(self._store, self._flights, self._log).run(protocol)
+        return ThreadDriver(self._store, self._handle.flights, self._handle.log).run(protocol)
 
-    def _read(self, stream: str | None, after: int, limit: int | None) -> Iterator[Committed]:
-        left = limit
-        has_ended = False
-        while not has_ended and left != 0:
-            page = self._run(operations.page(stream, after, PAGE_RECORDS if left is None else left))
-            for stored in page.operations:
-                yield operations.committed_of(stored, self._kind)
-            left = None if left is None else left - len(page.operations)
-            after, has_ended = page.through, page.ended
-
-    def _effects(self, query: queries.EffectQuery, limit: int | None) -> Iterator[EffectRecord]:
-        left = limit
-        while left != 0:
-            page = self._run(query.next_page(PAGE_RECORDS if left is None else left))
-            if not page:
-                return
-            yield from page
-            left = None if left is None else left - len(page)
+    def _each(self, pages: Pages[P, T]) -> Iterator[T]:
+        while page := self._run(pages.next()):
+            yield from map(pages.decode, page)
 
 
 def _refuse_coroutine_functions(**functions: Any) -> None:
     for name, function in functions.items():
-        if _is_coroutine_function(function):
+        if is_coroutine_function(function):
             raise TypeError(f"{name} is a coroutine function; this journal is synchronous: pass a plain function")
-
-
-def _is_coroutine_function(function: Any) -> bool:
-    if type(function) is FunctionType:
-        return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - which of both is the question
-
-
-def _directory(path: Any) -> str:
-    text = os.fsdecode(path)
-    if not text:
-        raise ValueError("path must name a directory, not be empty")
-    if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"path must be UTF-8 without a null character, which LMDB can take: {path!r}")
-    return os.path.abspath(text)
-
-
-def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:
-    for name, value in (("map_size", map_size), ("max_size", max_size)):
-        if value is None and name == "max_size":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} must be a number of bytes, not {type(value).__name__}: {value!r}")
-        if not MAP_BYTES_MIN <= value <= MAP_BYTES_MAX:
-            raise ValueError(f"{name} must be from {MAP_BYTES_MIN} to {MAP_BYTES_MAX} bytes, not {value}")
-    effects.check_seconds(wait_timeout, "wait_timeout")
-    if not callable(clock):
-        raise TypeError(f"clock must be a function that gives nanoseconds, not {clock!r}")

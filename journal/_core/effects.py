@@ -138,6 +138,17 @@ def effect_call(
     )
 
 
+def check_reconcile(reconcile: Any) -> Any:
+    """A reconcile that is given.
+
+    Raises:
+        TypeError: it is `None`.
+    """
+    if reconcile is None:
+        raise TypeError("effect needs a reconcile; for a recipient that deduplicates by the key use run_effect")
+    return reconcile
+
+
 def effect(call: EffectCall, owner: int) -> Steps[Accepted[Any] | Uncertain]:
     """The protocol of `Journal.effect`."""
     outcome = yield from settle(call, owner)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from journal._core.keys import key_form, prefix_form
 from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
-from journal._core.operations import check_cursor, check_cursor_type
-from journal._core.requests import Read, Steps, View
+from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
+from journal._core.requests import DeadlineError, Pause, Read, Steps, StoredOperation, View
 from journal.options import PAGE_RECORDS
 from journal.records import Phase
-from journal.values import EffectEvent, EffectRecord
+from journal.values import Committed, Cursor, EffectEvent, EffectRecord
+
+P = TypeVar("P")
+T_co = TypeVar("T_co", covariant=True)
 
 _PHASES: Final = {
     "intent": frozenset({Phase.INTENT, Phase.RELEASED}),
@@ -22,37 +26,87 @@ _PHASES: Final = {
 _EVERY_PHASE: Final = frozenset(Phase) - {Phase.CLEARED}
 
 
-class EffectQuery:
-    """Which effects to list: phases, prefix and starting point, checked.
+class Pages(Protocol[P, T_co]):
+    """What is listed page by page, each page in a short read transaction of its own."""
+
+    def next(self) -> Steps[list[P]]:
+        """The next page; empty at the end."""
+
+    def decode(self, item: P) -> T_co:
+        """An item of a page as callers get it."""
+
+
+class OperationPages:
+    """Operations past a position, in log order, at most `limit` of them.
 
     Raises:
-        ValueError: the phase is none, or a key is of no use.
-        TypeError: a key is of another type.
+        TypeError, ValueError: an argument is of no use.
     """
 
-    def __init__(self, phase: Any, prefix: Any, after: Any) -> None:
+    def __init__(self, stream: Any, after: int, limit: Any, kind: Any) -> None:
+        check_limit(limit)
+        check_cursor_type(after)
+        self._stream = None if stream is None else check_stream(stream)
+        self._after = int(after)
+        self._left: int | None = limit
+        self._kind = kind
+        self._has_ended = False
+
+    def next(self) -> Steps[list[StoredOperation]]:
+        """The next page; empty at the end."""
+        while not self._has_ended and self._left != 0:
+            found = yield from page(self._stream, self._after, PAGE_RECORDS if self._left is None else self._left)
+            self._after, self._has_ended = found.through, found.ended
+            if found.operations:
+                self._left = None if self._left is None else self._left - len(found.operations)
+                return found.operations
+        return []
+
+    def decode(self, item: StoredOperation) -> Committed:
+        """The operation, decoded when its turn comes, so that those before one that fails are given."""
+        return committed_of(item, self._kind)
+
+
+class EffectPages:
+    """Effects by key: of some phases, with a prefix, past a key, at most `limit` of them.
+
+    Raises:
+        ValueError: the phase is none, or a key or the limit is of no use.
+        TypeError: one of them is of another type.
+    """
+
+    def __init__(self, phase: Any, prefix: Any, after: Any, limit: Any) -> None:
+        check_limit(limit)
         if phase is not None and phase not in _PHASES:
             raise ValueError(f"phase must be one of {', '.join(_PHASES)}, not {phase!r}")
         self._phases = _EVERY_PHASE if phase is None else _PHASES[phase]
         self._prefix = b"" if prefix is None else prefix_form(prefix)
         self._after = b"" if after is None else key_form(after)
+        self._left: int | None = limit
 
     @classmethod
-    def unfinished(cls, prefix: Any) -> EffectQuery:
+    def unfinished(cls, prefix: Any) -> EffectPages:
         """The effects that wait for an outcome or another attempt."""
-        query = cls(None, prefix, None)
-        query._phases = frozenset(UNFINISHED)
-        return query
+        pages = cls(None, prefix, None, None)
+        pages._phases = frozenset(UNFINISHED)
+        return pages
 
-    def next_page(self, limit: int) -> Steps[list[EffectRecord]]:
-        """The next records by key, at most a page of them; empty at the end."""
-        count = min(limit, PAGE_RECORDS)
+    def next(self) -> Steps[list[EffectRecord]]:
+        """The next page; empty at the end."""
+        if self._left == 0:
+            return []
+        count = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
         states: list[EffectState] = yield Read(
             lambda view: view.effects(self._phases, prefix=self._prefix, after=self._after, limit=count)
         )
         if states:
             self._after = states[-1].entry.key
+        self._left = None if self._left is None else self._left - len(states)
         return [record for record in map(record_of, states) if record is not None]
+
+    def decode(self, item: EffectRecord) -> EffectRecord:
+        """The record itself."""
+        return item
 
 
 def record(key: Any) -> Steps[EffectRecord | None]:
@@ -103,3 +157,28 @@ def check_from(cursor: Any) -> Steps[None]:
     """
     check_cursor_type(cursor)
     check_cursor(cursor, (yield from head()))
+
+
+def wait(after: Any, timeout: Any) -> Steps[Cursor]:
+    """The protocol of `Journal.wait`."""
+    check_cursor_type(after)
+    seconds = _seconds_of(timeout)
+    last = yield from head()
+    check_cursor(after, last)
+    wait = object()
+    while last <= after:
+        try:
+            yield Pause(wait, seconds)
+        except DeadlineError:
+            break
+        last = yield from head()
+    return Cursor(last)
+
+
+def _seconds_of(timeout: Any) -> float:
+    if timeout is None:
+        return math.inf
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not timeout >= 0:
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, or None, not {timeout!r}")
+    return float(timeout)

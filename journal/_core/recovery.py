@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
 from journal._core.ledger import PASSED, EffectChange, EffectState, advance, record_of, withdraw
-from journal._core.operations import check_cursor, committed_of, page
+from journal._core.operations import (
+    check_cursor,
+    check_cursor_type,
+    check_limit,
+    check_stream,
+    committed_of,
+    page,
+)
 from journal._core.requests import Commit, Decide, Note, Progress, Read, RunRaisedError, Steps, StoredOperation
 from journal.errors import (
     CorruptRecordError,
@@ -19,9 +26,8 @@ from journal.errors import (
 )
 from journal.options import PAGE_RECORDS
 from journal.records import Guarantee, Phase
-from journal.values import Committed
 from recovery import Ending, Fact, Fetch, Intent, Look, Operation, Pass, Report, Settle, Settled, walk
-from recovery.walker import Consult
+from recovery.walker import Consult, check_policies
 
 _STOP_REASONS: Final[dict[type[Exception], str]] = {
     EffectFailedError: "failed",
@@ -32,19 +38,30 @@ _STOP_REASONS: Final[dict[type[Exception], str]] = {
 
 
 def recover(
-    from_cursor: int,
+    from_cursor: Any,
     *,
-    intents: Callable[[Committed], Iterable[Intent]],
-    stream: str | None,
+    intents: Any,
+    stream: Any,
     on_unresolved: Any,
     on_uncertain: Any,
-    limit: int | None,
-    progress: Callable[..., Any] | None,
+    concurrency: Any,
+    limit: Any,
+    progress: Any,
     kind: Any,
     owner: int,
     check: Callable[[Intent], None],
 ) -> Steps[Settled]:
-    """Walk the operations after a cursor; the arguments are checked."""
+    """The protocol of `Journal.recover`; `check` refuses an intent whose functions its driver cannot call."""
+    check_cursor_type(from_cursor)
+    check_limit(limit)
+    check_limit(concurrency, "concurrency")
+    check_policies(on_unresolved, on_uncertain)
+    stream = None if stream is None else check_stream(stream)
+    if not callable(intents):
+        raise TypeError(f"intents must be a function of one operation, not {intents!r}")
+    if concurrency != 1:
+        raise ValueError(f"concurrency={concurrency} is not supported yet, only 1")
+    from_cursor = int(from_cursor)
     head: int = yield Read(lambda view: view.head())
     check_cursor(from_cursor, head)
     walker = walk(from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit)

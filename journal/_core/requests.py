@@ -177,9 +177,13 @@ class IsAlive(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Wait a little for another process; `DeadlineError` when the handle's `wait_timeout` has passed for this wait."""
+    """Wait a little for another process; `DeadlineError` when this wait has taken its seconds.
+
+    Where none are said, they are the handle's `wait_timeout`.
+    """
 
     wait: object
+    seconds: float | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -22,34 +22,29 @@ _LOST_SECONDS: Final = 1.0
 
 
 class Entry:
-    """One caller's decision, and what became of it."""
+    """One decision, and what became of it."""
 
-    __slots__ = (
-        "_wake",
-        "answer",
-        "at",
-        "deadline",
-        "decide",
-        "error",
-        "is_done",
-        "is_left",
-        "records",
-        "settles",
-        "thread",
-    )
+    __slots__ = ("_claim", "answer", "at", "deadline", "decide", "error", "is_done", "records", "settles")
 
-    def __init__(self, decide: Callable[[Transaction], Any], at: int, deadline: float, *, settles: bool) -> None:
+    def __init__(
+        self,
+        decide: Callable[[Transaction], Any],
+        at: int,
+        deadline: float,
+        *,
+        settles: bool,
+        can_withdraw: bool = False,
+    ) -> None:
         self.decide = decide
         self.at = at
         self.deadline = deadline
         self.settles = settles
-        self.thread = threading.get_ident()
         self.answer: Any = None
         self.records: list[tuple[int, LogRecord]] = []
         self.error: BaseException | None = None
         self.is_done = False
-        self.is_left = False
-        self._wake: threading.Lock | None = None
+        # Who takes it first has it: the commit, or the one who would withdraw it.
+        self._claim = threading.Lock() if can_withdraw else None
 
     def succeed(self, answer: Any, records: list[tuple[int, LogRecord]]) -> None:
         """The decision is durable, with the records that it appended."""
@@ -62,14 +57,48 @@ class Entry:
         self.error = error
         self.is_done = True
 
+    def take(self) -> bool:
+        """Begin to decide it, again too; False where it was withdrawn before."""
+        if self._claim is not None:
+            if not self._claim.acquire(blocking=False):
+                return False
+            self._claim = None
+        return True
+
+    def withdraw(self) -> bool:
+        """Take it back, where no commit has begun with it."""
+        claim = self._claim
+        if claim is None or not claim.acquire(blocking=False):
+            return False
+        self.is_done = True
+        return True
+
+
+class Party:
+    """The decisions that one thread brings to the queue together, and its place there."""
+
+    __slots__ = ("_wake", "entries", "is_left", "thread")
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.thread = threading.get_ident()
+        self.is_left = False
+        self._wake: threading.Lock | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every decision is durable, refused or withdrawn."""
+        return all(entry.is_done for entry in self.entries)
+
     def prepare_to_wait(self) -> None:
-        """Make ready for `wait`; called before others can see the entry."""
-        self._wake = threading.Lock()
-        self._wake.acquire()
+        """Make ready for `wait`; called before others can see the party, or by themselves while they hold the lock."""
+        if self._wake is None:
+            self._wake = threading.Lock()
+            self._wake.acquire()
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken, or some seconds (-1: without end); True when woken."""
-        assert self._wake is not None  # noqa: S101 - a bug of ours: only entries that were prepared wait
+        assert self._wake is not None  # noqa: S101 - a bug of ours: only parties that were prepared wait
         return self._wake.acquire(timeout=seconds)
 
     def wake(self) -> None:
@@ -79,11 +108,11 @@ class Entry:
                 self._wake.release()
 
 
-def _is_running(entry: Entry) -> bool:
-    """Whether a call is under way for an entry: two interrupts in a row can end one before it has cleaned up."""
-    frame = sys._current_frames().get(entry.thread)  # noqa: SLF001 - documented, for just such questions
+def _is_running(party: Party) -> bool:
+    """Whether a call is under way for a party: two interrupts in a row can end one before it has cleaned up."""
+    frame = sys._current_frames().get(party.thread)  # noqa: SLF001 - documented, for just such questions
     while frame is not None:
-        if frame.f_code is GroupCommit._commit.__code__ and frame.f_locals.get("entry") is entry:  # noqa: SLF001 - the class that stands below
+        if frame.f_code is GroupCommit._commit.__code__ and frame.f_locals.get("party") is party:  # noqa: SLF001 - the class that stands below
             return True
         frame = frame.f_back
     return False
@@ -111,121 +140,134 @@ class GroupCommit:
         # Re-entrant, since a signal's handler may come to it while its own thread holds it.
         self._lock = threading.RLock()
         self._is_closed = False
-        self._leader: Entry | None = None
-        self._batch: list[Entry] = []
-        self._waiting: list[Entry] = []
+        # Who is in the queue, by thread: each has one party there at most.
+        self._present: dict[int, Party] = {}
+        self._leader: Party | None = None
+        self._batch: list[Party] = []
+        self._waiting: list[Party] = []
         self.batch_count = 0
         self.entry_count = 0
 
-    def commit(self, decide: Callable[[Transaction], Any], at: int, *, settles: bool) -> Entry:
-        """The entry with the decision's answer and records, when it is durable.
+    def entry(
+        self, decide: Callable[[Transaction], Any], at: int, *, settles: bool, can_withdraw: bool = False
+    ) -> Entry:
+        """A decision for `commit_all`, which is to begin with it within `wait_timeout` from now."""
+        return Entry(decide, at, time.monotonic() + self._wait_timeout, settles=settles, can_withdraw=can_withdraw)
 
-        An interrupt while the entry waits withdraws it; one that comes while it is being flushed is raised after the
+    def commit_all(self, entries: list[Entry]) -> None:
+        """Return when every entry is done: its decision durable, with the records that it appended, or refused.
+
+        An interrupt while they wait withdraws them; one that comes while they are being flushed is raised after the
         flush, so that no commit is half known.
         """
-        entry = self._entry(decide, at, settles=settles)
-        self._commit(entry, is_last=False)
-        if entry.error is not None:
-            raise entry.error
-        return entry
+        self._commit(Party(entries), is_last=False)
 
     def close(self) -> None:
         """Take no more entries, and wait for those that are there."""
-        self._commit(self._entry(lambda _: None, 0, settles=False), is_last=True)
+        self._commit(Party([self.entry(lambda _: None, 0, settles=False)]), is_last=True)
 
-    def _entry(self, decide: Callable[[Transaction], Any], at: int, *, settles: bool) -> Entry:
-        return Entry(decide, at, time.monotonic() + self._wait_timeout, settles=settles)
-
-    def _commit(self, entry: Entry, *, is_last: bool) -> None:
+    def _commit(self, party: Party, *, is_last: bool) -> None:
         try:
             with self._lock:
                 if self._is_closed:
                     if is_last:
                         return
                     raise self._closed_error()
-                if any(other.thread == entry.thread for other in self._unfinished()):
+                if party.thread in self._present:
                     self._drop_lost()
-                if any(other.thread == entry.thread for other in self._unfinished()):
+                if party.thread in self._present:
                     raise RuntimeError(
                         "a signal's handler may not write to the journal, or close it, while its own thread is in a "
                         "commit: it would wait for itself; raise SystemExit and close the journal in a finally"
                     )
+                self._is_closed = is_last
                 if self._leader is None:
-                    self._is_closed = is_last
                     if is_last:
                         return
-                    self._leader = entry
+                    self._present[party.thread] = party
+                    self._leader = party
                 else:
-                    self._is_closed = is_last
-                    entry.prepare_to_wait()
-                    self._waiting.append(entry)
-            while not self._may_go_on(entry):
-                self._wait(entry)
-            if not entry.is_done:
-                self._lead(entry)
+                    party.prepare_to_wait()
+                    self._present[party.thread] = party
+                    self._waiting.append(party)
+            while not party.is_done:
+                if self._is_leader(party):
+                    self._lead(party)
+                else:
+                    self._wait(party)
         except BaseException:
-            self._clean_up(entry)
+            self._clean_up(party)
             raise
+        self._leave(party)
 
-    def _clean_up(self, entry: Entry) -> None:
-        if self._leader is entry:
-            self._after_interrupt()
-        self._leave(entry)
-
-    def _drop_lost(self) -> None:
-        """Clean up behind those that were interrupted while they cleaned up: no call runs for their entries any more."""
-        for entry in self._unfinished():
-            if not _is_running(entry):
-                self._clean_up(entry)
-
-    def _unfinished(self) -> list[Entry]:
-        leading = [] if self._leader is None else [self._leader]
-        batch = [entry for entry in self._batch if not entry.is_done and not entry.is_left]
-        return [*leading, *batch, *self._waiting]
-
-    def _may_go_on(self, entry: Entry) -> bool:
-        # Under the lock: `_leave` wakes a leader before it is one, and holds the lock until it is.
+    def _is_leader(self, party: Party) -> bool:
+        # Under the lock: `_hand_over` wakes a leader before it is one, and holds the lock until it is.
         with self._lock:
-            return entry.is_done or self._leader is entry
+            return self._leader is party
 
-    def _wait(self, entry: Entry) -> None:
+    def _wait(self, party: Party) -> None:
         try:
-            while not entry.wait(_LOST_SECONDS):
+            while not party.wait(_LOST_SECONDS):
                 with self._lock:
                     self._drop_lost()
         except BaseException:
             with self._lock:
-                is_being_flushed = entry in self._batch and not entry.is_done
+                is_being_flushed = party in self._batch and not party.is_done
             if is_being_flushed:
-                entry.wait(-1)
+                party.wait(-1)
             raise
 
-    def _lead(self, own: Entry) -> None:
+    def _lead(self, own: Party) -> None:
         with self._lock:
-            others = [entry for entry in self._waiting if entry is not own]
-            self._batch = [own, *others[: BATCH_ENTRIES_MAX - 1]]
-            self._waiting = others[BATCH_ENTRIES_MAX - 1 :]
+            others = [party for party in self._waiting if party is not own]
+            self._batch = [own]
+            entries = [entry for entry in own.entries if not entry.is_done]
+            while others and len(entries) < BATCH_ENTRIES_MAX:
+                party = others.pop(0)
+                self._batch.append(party)
+                entries += [entry for entry in party.entries if not entry.is_done]
+            self._waiting = others
             self.batch_count += 1
-            self.entry_count += len(self._batch)
-        self._commit_batch(self._batch)
-        self._leave(own)
+            self.entry_count += len(entries)
+        self._commit_batch(entries)
+        self._hand_over(own)
 
-    def _leave(self, own: Entry) -> None:
-        """Go out of the queue, and where this entry led, hand the lead over."""
+    def _hand_over(self, own: Party) -> None:
+        """End a lead: wake those who have their answers, and the next leader."""
         with self._lock:
-            own.is_left = True
-            if own in self._waiting:
-                self._waiting.remove(own)
             if self._leader is not own:
                 return
             # What another's deadline or an interrupt left undecided is for the next leader.
-            undone = [entry for entry in self._batch if not entry.is_done and not entry.is_left]
-            self._waiting[:0] = [entry for entry in undone if entry not in self._waiting]
-            for entry in self._batch:
-                if entry.is_done:
-                    entry.wake()
+            undone = [party for party in self._batch if not party.is_done and not party.is_left]
+            for party in undone:
+                party.prepare_to_wait()
+            self._waiting[:0] = [party for party in undone if party not in self._waiting]
+            for party in self._batch:
+                if party.is_done:
+                    party.wake()
             self._batch = []
             leader = self._waiting[0] if self._waiting else None
             if leader is not None:
                 leader.wake()
             self._leader = leader
+
+    def _clean_up(self, party: Party) -> None:
+        if self._leader is party:
+            self._after_interrupt()
+        self._leave(party)
+
+    def _drop_lost(self) -> None:
+        """Clean up behind those that were interrupted while they cleaned up: no call runs for them any more."""
+        for party in list(self._present.values()):
+            if not _is_running(party):
+                self._clean_up(party)
+
+    def _leave(self, own: Party) -> None:
+        """Go out of the queue; who leads hands the lead over."""
+        with self._lock:
+            own.is_left = True
+            if own in self._waiting:
+                self._waiting.remove(own)
+            self._hand_over(own)
+            if self._present.get(own.thread) is own:
+                del self._present[own.thread]

@@ -28,7 +28,7 @@ class Owner:
     """One handle's hold on its own byte of the owners' file."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.id = self._claim()
         self.row = OwnerRow(
             pid=os.getpid(),
@@ -42,16 +42,16 @@ class Owner:
         while True:
             owner = secrets.randbits(_OWNER_BITS) or 1
             with contextlib.suppress(BlockingIOError):
-                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
+                fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0))
                 return owner
 
     def sees_alive(self, other: int, row: OwnerRow | None) -> bool:
         """Whether another owner lives, as far as this one can see; itself it does not see."""
-        return is_alive(self._descriptor, other, row)
+        return is_alive(self.descriptor, other, row)
 
     def can_forget(self, other: int, row: OwnerRow) -> bool:
         """Whether another owner is gone, and would be seen to be without its row as well."""
-        return not _is_locked(self._descriptor, other) and not self.sees_alive(other, row)
+        return not _is_locked(self.descriptor, other) and not self.sees_alive(other, row)
 
 
 def is_alive(descriptor: int, owner: int, row: OwnerRow | None) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _lock: Final = threading.RLock()
 _open: Final[dict[FileIdentity, weakref.ref[Store]]] = {}
 _forking: list[Store] = []
+_lingering: Final[list[int]] = []
 
 
 def open_once(store: Store, identity: FileIdentity, open_files: Callable[[], None]) -> bool:
@@ -32,6 +33,12 @@ def forget(identity: FileIdentity) -> None:
     """The store of this file was closed."""
     with _lock:
         _open.pop(identity, None)
+
+
+def linger(descriptor: int) -> None:
+    """Hold what an open file's locks say until this process ends; its descriptor may be closed."""
+    with _lock:
+        _lingering.append(os.dup(descriptor))
 
 
 def _before_fork() -> None:
@@ -52,6 +59,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _open.clear()
+    while _lingering:
+        os.close(_lingering.pop())
     for store in _forking:
         store.after_fork_in_child()
     _forking.clear()

@@ -141,10 +141,24 @@ class Store:
         Raises:
             JournalReadonlyError, JournalFullError, JournalBusyError, CommitFailedError: nothing was written.
         """
+        entry = self.entry(decide, settles=settles)
+        self.group.commit_all([entry])
+        if entry.error is not None:
+            raise entry.error
+        return entry
+
+    def entry(
+        self, decide: Callable[[Transaction], Any], *, settles: bool = False, can_withdraw: bool = False
+    ) -> Entry:
+        """A decision for the group's `commit_all`, which keeps its answer or error.
+
+        Raises:
+            JournalReadonlyError, JournalClosedError, JournalForkedError: this handle commits nothing.
+        """
         self.check()
         if self.readonly:
             raise JournalReadonlyError(self.directory)
-        return self.group.commit(decide, time_of(self._clock), settles=settles)
+        return self.group.entry(decide, time_of(self._clock), settles=settles, can_withdraw=can_withdraw)
 
     @property
     def owner_id(self) -> int:
@@ -196,12 +210,18 @@ class Store:
         self.check()
         return findings(self.read, self._genesis)
 
-    def close(self) -> None:
-        """Close the files; twice is fine."""
+    def close(self, *, lingers: bool = False) -> None:
+        """Close the files; twice is fine.
+
+        `lingers` says that something in flight cannot be stopped: then this owner is taken for alive until the process
+        ends, so that nobody takes its intents for given up.
+        """
         self.check_process()
         self._closed_because = self._closed_because or "it was closed"
         if self._finalizer.alive:
             self.group.close()
+            if lingers and self._owner is not None:
+                registry.linger(self._owner.descriptor)
             self._finalizer()
             registry.forget(self._identities[self._data_path])
 
@@ -364,6 +384,8 @@ class _Batch:
         if txn.get(layout.HEADER_KEY) != self._header_row or view.last[0] < self.head:
             raise _OverwrittenError
         for entry in self._entries:
+            if not entry.take():
+                continue  # who asked for it took it back
             view.at = entry.at
             count = len(view.appended)
             try:

@@ -1,5 +1,6 @@
 """The journal under test comes from `open_journal` or `j`, and that from a façade: a second façade is one row more."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ import pytest
 import journal
 from journal import Journal
 
+from .loops import AsyncFacade
 from .support import Clock, FileRecipient, Peer
 
 
@@ -17,6 +19,12 @@ class Facade(Protocol):
 
     def open(self, path: Path, **options: Any) -> Journal: ...
 
+    def close(self) -> None: ...
+
+    @property
+    def thread(self) -> int:
+        """The thread in which calls do what they do."""
+
 
 class SyncFacade:
     """The journal itself."""
@@ -24,14 +32,23 @@ class SyncFacade:
     def open(self, path: Path, **options: Any) -> Journal:
         return journal.open(path, **options)
 
+    def close(self) -> None:
+        """Nothing."""
 
-FACADES: dict[str, Callable[[], Facade]] = {"sync": SyncFacade}
+    @property
+    def thread(self) -> int:
+        return threading.get_ident()
+
+
+FACADES: dict[str, Callable[[], Facade]] = {"sync": SyncFacade, "async": AsyncFacade}
 
 
 @pytest.fixture(params=sorted(FACADES))
-def facade(request: pytest.FixtureRequest) -> Facade:
+def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
     """One of the façades."""
-    return FACADES[request.param]()
+    made = FACADES[request.param]()
+    yield made
+    made.close()
 
 
 @pytest.fixture

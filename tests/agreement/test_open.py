@@ -358,9 +358,10 @@ async def _coroutine(*_: object) -> None:
 @pytest.mark.parametrize("function", [_coroutine, functools.partial(_coroutine, 1)], ids=["plain", "partial"])
 @pytest.mark.parametrize("given", ["run", "reconcile", "run_effect", "step", "recover"])
 def test_coroutine_function_is_refused_before_anything_is_written(
-    j: Journal, given: str, function: Callable[..., Any]
+    path: Path, given: str, function: Callable[..., Any]
 ) -> None:
     """The synchronous journal takes no coroutine function, and says so before it writes or calls."""
+    j = journal.open(path)
     j.append("s", 1, op_id="1")
     run = unused()
     calls: dict[str, Callable[[], Any]] = {

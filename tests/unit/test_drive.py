@@ -1,4 +1,4 @@
-"""`journal/_drive.py`: protocols run in a thread, over a journal in memory."""
+"""`journal/_drive/threads.py`: protocols run in a thread, over a journal in memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, Final
 
 import pytest
 
-from journal import _drive
 from journal._core import requests
 from journal._core.effects import effect, run_effect
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError
-from journal._drive import Driver, Signal
-from journal._flights import Flight, Flights, inside
+from journal._drive import common, signals, threads
+from journal._drive.signals import Signal
+from journal._drive.threads import ThreadDriver
+from journal._flights import Flight, Flights, inside, own_waiter
 from journal._logs import Log
 from journal._storage.group import Entry
 from journal.errors import (
@@ -108,9 +109,9 @@ class Bench:
     def memory(self) -> Memory:
         return self.store.memory
 
-    def driver(self) -> Driver:
+    def driver(self) -> ThreadDriver:
         store: Any = self.store
-        return Driver(store, self.flights, Log(self.lines, "id"))
+        return ThreadDriver(store, self.flights, Log(self.lines, "id"))
 
     def run(self, protocol: Any) -> Any:
         return self.driver().run(protocol)
@@ -137,7 +138,8 @@ def bench() -> Bench:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The clock of the driver."""
     made = Time()
-    monkeypatch.setattr(_drive, "time", made)
+    for module in (common, signals, threads):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -215,8 +217,8 @@ def test_flights_that_a_protocol_leaves_are_ended(bench: Bench) -> None:
     """An interrupt may have come before the protocol had them: nobody waits for them for ever."""
     bench.ask(entering("a"), entering("b"))
 
-    assert bench.flights.enter(entering("a"), []) is not None
-    assert bench.flights.enter(entering("b"), []) is not None
+    assert bench.flights.enter(entering("a"), [], own_waiter, is_blocking=True) is not None
+    assert bench.flights.enter(entering("b"), [], own_waiter, is_blocking=True) is not None
 
 
 @pytest.mark.parametrize("carrier", [RunRaisedError, CutOffError])
@@ -254,7 +256,7 @@ def test_users_function_runs_inside_of_the_flights_of_its_call(bench: Bench, req
     def function() -> None:
         seen.append((len(inside.get()), colour.get()))
         with pytest.raises(EffectInFlightError):
-            bench.flights.enter(entering("a"), [])
+            bench.flights.enter(entering("a"), [], own_waiter, is_blocking=True)
 
     token = colour.set("red")
     bench.ask(entering("a"), entering("b"), request_(function))

@@ -14,7 +14,7 @@ from journal import _flights
 from journal._core.keys import key_form
 from journal._core.payloads import fingerprint
 from journal._core.requests import Enter, RunRaisedError
-from journal._flights import Flight, Flights, inside, release_all
+from journal._flights import Flight, Flights, Joined, Waiter, inside, own_waiter, release_all
 from journal.errors import EffectConflictError, EffectInFlightError, EffectUnresolvedError, JournalClosedError
 from journal.records import Guarantee
 from tests.unit.support import Boom, InterruptAt, InThread, lines_interrupted, until
@@ -29,9 +29,31 @@ def request(
     return Enter(space, key, key_form(key), guarantee, fingerprint(asked), wait)
 
 
+def take(flights: Flights, wanted: Enter, entered: list[Flight]) -> Flight | None:
+    """Enter as a thread does, and wait for a flight that was joined."""
+    found = flights.enter(wanted, entered, own_waiter, is_blocking=True)
+    if not isinstance(found, Joined):
+        return found
+    with found:
+        found.waiter.acquire()
+    found.check()
+    return None
+
+
+def closer_of(flights: Flights) -> Callable[[], None]:
+    """Closes as a thread does, and waits for what is in flight."""
+
+    def close() -> None:
+        waiter = own_waiter()
+        if flights.close(waiter, is_blocking=True):
+            waiter.acquire()
+
+    return close
+
+
 def enter(flights: Flights, wanted: Enter | None = None) -> Flight:
     """A flight of one's own."""
-    flight = flights.enter(wanted or request(), [])
+    flight = take(flights, wanted or request(), [])
     assert flight is not None
     return flight
 
@@ -46,7 +68,7 @@ def within(flight: Flight, function: Callable[[], Any]) -> Callable[[], Any]:
 def join(flights: Flights, flight: Flight, wanted: Enter | None = None) -> InThread[Any]:
     """A call in another thread, which waits for that flight when this returns."""
     count = len(flight._waiters)
-    call = InThread(lambda: flights.enter(wanted or request(), []))
+    call = InThread(lambda: take(flights, wanted or request(), []))
     until(lambda: len(flight._waiters) > count or call.raised)
     return call
 
@@ -63,7 +85,7 @@ def flights() -> Flights:
 def test_flight_is_given_to_one_call(flights: Flights) -> None:
     """Until it has ended; then to the next."""
     flight = enter(flights)
-    assert flights.enter(request(wait=False), []) is None
+    assert take(flights, request(wait=False), []) is None
 
     flight.end()
 
@@ -79,14 +101,14 @@ def test_other_keys_and_spaces_have_flights_of_their_own(flights: Flights, other
 
     assert first is not second
     first.end()
-    assert flights.enter(other.__class__(other.space, other.key, other.form, None, None, wait=False), []) is None
+    assert take(flights, other.__class__(other.space, other.key, other.form, None, None, wait=False), []) is None
 
 
 def test_flight_is_noted_for_its_driver_before_anybody_sees_it(flights: Flights) -> None:
     """So that whatever happens it can be ended."""
     entered: list[Flight] = []
 
-    flight = flights.enter(request(), entered)
+    flight = take(flights, request(), entered)
 
     assert entered == [flight]
 
@@ -195,7 +217,7 @@ def test_end_of_an_old_flight_leaves_the_next_one(flights: Flights) -> None:
 
     first.end(Boom())
 
-    assert flights.enter(request(wait=False), []) is None
+    assert take(flights, request(wait=False), []) is None
     assert not second.ended
 
 
@@ -215,7 +237,7 @@ def test_conflict_is_told_at_once(flights: Flights, first: Any, second: Any, why
     flight = enter(flights, request(guarantee=first[0], asked=first[1]))
 
     with pytest.raises(EffectConflictError, match=why) as caught:
-        flights.enter(request(guarantee=second[0], asked=second[1], wait=wait), [])
+        take(flights, request(guarantee=second[0], asked=second[1], wait=wait), [])
 
     assert caught.value.key == "k"
     assert flight._waiters == []
@@ -249,7 +271,7 @@ def test_call_from_inside_the_flight_is_refused(flights: Flights, *, wait: bool)
     flight = enter(flights)
 
     with pytest.raises(EffectInFlightError) as caught:
-        within(flight, lambda: flights.enter(request(wait=wait), []))()
+        within(flight, lambda: take(flights, request(wait=wait), []))()
 
     assert (caught.value.key, caught.value.pid) == ("k", os.getpid())
 
@@ -258,7 +280,7 @@ def test_call_from_inside_for_another_key_is_allowed(flights: Flights) -> None:
     """A run may have effects of its own."""
     outer = enter(flights)
 
-    inner = within(outer, lambda: flights.enter(request("inner"), []))()
+    inner = within(outer, lambda: take(flights, request("inner"), []))()
 
     assert inner is not None
 
@@ -268,17 +290,17 @@ def test_call_from_deeper_inside_is_refused(flights: Flights) -> None:
     outer, inner = enter(flights), enter(flights, request("inner"))
 
     with pytest.raises(EffectInFlightError):
-        within(outer, within(inner, lambda: flights.enter(request("inner"), [])))()
+        within(outer, within(inner, lambda: take(flights, request("inner"), [])))()
     deep = contextvars.copy_context()
     deep.run(inside.set, frozenset({outer, inner}))
     with pytest.raises(EffectInFlightError):
-        deep.run(lambda: flights.enter(request(), []))
+        deep.run(lambda: take(flights, request(), []))
 
 
 def test_flight_that_has_ended_is_nothing_to_be_inside_of(flights: Flights) -> None:
     """A thread that a run left behind may call for the key again."""
     flight = enter(flights)
-    again = within(flight, lambda: flights.enter(request(), []))
+    again = within(flight, lambda: take(flights, request(), []))
     flight.end()
 
     assert again() is not None
@@ -287,15 +309,15 @@ def test_flight_that_has_ended_is_nothing_to_be_inside_of(flights: Flights) -> N
 def test_two_that_would_wait_for_each_other_are_not_let(flights: Flights) -> None:
     """One waits, the other is refused: directly, and in a circle of three."""
     a, b, c = (enter(flights, request(key)) for key in "abc")
-    first = InThread(within(a, lambda: flights.enter(request("b"), [])))
+    first = InThread(within(a, lambda: take(flights, request("b"), [])))
     until(lambda: b._waiters)
     with pytest.raises(EffectInFlightError):
-        within(b, lambda: flights.enter(request("a"), []))()
+        within(b, lambda: take(flights, request("a"), []))()
 
-    second = InThread(within(b, lambda: flights.enter(request("c"), [])))
+    second = InThread(within(b, lambda: take(flights, request("c"), [])))
     until(lambda: c._waiters)
     with pytest.raises(EffectInFlightError):
-        within(c, lambda: flights.enter(request("a"), []))()
+        within(c, lambda: take(flights, request("a"), []))()
 
     c.end()
     b.end()
@@ -310,7 +332,7 @@ def test_circle_without_the_caller_is_not_followed_for_ever(flights: Flights) ->
     b.waits_for.append(a)
     outside = enter(flights, request("outside"))
 
-    call = InThread(within(outside, lambda: flights.enter(request("a"), [])))
+    call = InThread(within(outside, lambda: take(flights, request("a"), [])))
     until(lambda: a._waiters)
     a.end()
 
@@ -321,11 +343,11 @@ def test_circle_over_two_journals_is_seen(flights: Flights) -> None:
     """The context does not stop at the handle."""
     other = Flights("/other")
     a, b = enter(flights, request("a")), enter(other, request("b"))
-    first = InThread(within(a, lambda: other.enter(request("b"), [])))
+    first = InThread(within(a, lambda: take(other, request("b"), [])))
     until(lambda: b._waiters)
 
     with pytest.raises(EffectInFlightError):
-        within(b, lambda: flights.enter(request("a"), []))()
+        within(b, lambda: take(flights, request("a"), []))()
 
     b.end()
     assert first.result() is None
@@ -336,7 +358,7 @@ def test_thread_does_not_wait_for_its_own_flight(flights: Flights) -> None:
     enter(flights)
 
     with pytest.raises(EffectInFlightError) as caught:
-        flights.enter(request(), [])
+        take(flights, request(), [])
 
     assert caught.value.pid == os.getpid()
 
@@ -349,19 +371,19 @@ def test_closing_does_not_wait_for_its_own_thread(flights: Flights) -> None:
     flight = enter(flights)
 
     with pytest.raises(RuntimeError, match="a signal's handler"):
-        flights.close()
+        closer_of(flights)()
 
     flight.end()
-    flights.close()
+    closer_of(flights)()
 
 
 def test_closed_flights_let_none_begin(flights: Flights) -> None:
     """At once where nothing is in flight; twice is fine."""
-    flights.close()
-    flights.close()
+    closer_of(flights)()
+    closer_of(flights)()
 
     with pytest.raises(JournalClosedError) as caught:
-        flights.enter(request(), [])
+        take(flights, request(), [])
 
     assert caught.value.path == "/journal"
 
@@ -369,11 +391,11 @@ def test_closed_flights_let_none_begin(flights: Flights) -> None:
 def test_closing_waits_for_all_that_is_in_flight(flights: Flights) -> None:
     """Those that begin from inside another one too; several may wait."""
     outer = enter(flights)
-    closing = [InThread(flights.close), InThread(flights.close)]
+    closing = [InThread(closer_of(flights)), InThread(closer_of(flights))]
     until(lambda: len(flights._closers) == 2)
     with pytest.raises(JournalClosedError):
-        flights.enter(request("new"), [])
-    inner = within(outer, lambda: flights.enter(request("inner"), []))()
+        take(flights, request("new"), [])
+    inner = within(outer, lambda: take(flights, request("inner"), []))()
 
     outer.end()
     assert all(call._thread.is_alive() for call in closing)
@@ -386,20 +408,20 @@ def test_closing_waits_for_all_that_is_in_flight(flights: Flights) -> None:
 def test_flight_of_another_journal_is_no_inside_of_this(flights: Flights) -> None:
     """A closing journal lets begin only what its own flights need."""
     stranger = enter(Flights("/other"))
-    flights.close()
+    closer_of(flights)()
 
     with pytest.raises(JournalClosedError):
-        within(stranger, lambda: flights.enter(request(), []))()
+        within(stranger, lambda: take(flights, request(), []))()
 
 
 def test_closing_from_inside_is_refused(flights: Flights) -> None:
     """It would wait for itself; from inside another journal's flight it is fine."""
     flight = enter(flights)
     with pytest.raises(RuntimeError, match="would wait for itself"):
-        within(flight, flights.close)()
+        within(flight, closer_of(flights))()
     flight.end()
 
-    within(enter(Flights("/other")), flights.close)()
+    within(enter(Flights("/other")), closer_of(flights))()
 
 
 def test_flight_that_has_ended_does_not_hold_up_closing(flights: Flights) -> None:
@@ -407,7 +429,7 @@ def test_flight_that_has_ended_does_not_hold_up_closing(flights: Flights) -> Non
     flight = enter(flights)
     flight.end()
 
-    within(flight, flights.close)()
+    within(flight, closer_of(flights))()
 
 
 # Interrupts
@@ -420,7 +442,7 @@ def joiner_interrupted(interrupt: InterruptAt) -> None:
 
     def interruptible() -> None:
         with interrupt:
-            flights.enter(request(), [])
+            take(flights, request(), [])
 
     call = InThread(within(outer, interruptible))
     until(lambda: flight._waiters or call.raised)
@@ -430,7 +452,7 @@ def joiner_interrupted(interrupt: InterruptAt) -> None:
     # A note that is left behind is of a flight that has ended, which nobody is inside of any more.
     assert all(noted.ended for noted in outer.waits_for)
     outer.end()
-    InThread(flights.close).result()
+    InThread(closer_of(flights)).result()
 
 
 def test_joining_may_be_interrupted_before_any_line() -> None:
@@ -444,9 +466,10 @@ def owner_interrupted(interrupt: InterruptAt) -> None:
     entered: list[Flight] = []
     with interrupt:
         try:
-            flight = flights.enter(request(), entered)
+            flight = take(flights, request(), entered)
             assert flight is not None
-            waiter = flight.add_waiter()
+            waiter = own_waiter()
+            flight.add_waiter(waiter)
             flight.end()
             waiter.acquire()
         except KeyboardInterrupt:
@@ -454,7 +477,7 @@ def owner_interrupted(interrupt: InterruptAt) -> None:
     for flight in entered:
         flight.end()
 
-    assert InThread(lambda: flights.enter(request(), [])).result() is not None
+    assert InThread(lambda: take(flights, request(), [])).result() is not None
 
 
 def test_owning_may_be_interrupted_before_any_line() -> None:
@@ -466,7 +489,7 @@ def test_locks_that_are_free_are_released_without_a_word() -> None:
     """Steps that are done again after an interrupt."""
     taken, free = threading.Lock(), threading.Lock()
     taken.acquire()
-    locks = [taken, free]
+    locks: list[Waiter] = [taken, free]
 
     release_all(locks)
 

@@ -7,14 +7,13 @@ import itertools
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
 from journal._storage import group
-from journal._storage.group import Entry, GroupCommit
+from journal._storage.group import Entry, GroupCommit, Party
 from journal.errors import JournalBusyError
 from journal.records import StepRecord
 from tests.unit.support import PATIENCE, Boom, InterruptAt, InThread, lines_interrupted, until
@@ -55,7 +54,15 @@ class Writer:
 
     def commit(self, at: int) -> Any:
         """A commit in this thread."""
-        return self.group.commit(decide, at, settles=False).answer
+        return self.entry(at).answer
+
+    def entry(self, at: int, *, settles: bool = False) -> Entry:
+        """A commit in this thread, whole."""
+        entry = self.group.entry(decide, at, settles=settles)
+        self.group.commit_all([entry])
+        if entry.error is not None:
+            raise entry.error
+        return entry
 
     def start(self, at: int) -> InThread[Any]:
         """A commit in another thread, which is being flushed or waits when this returns."""
@@ -65,7 +72,12 @@ class Writer:
 
     def waiting(self) -> list[int]:
         """The times of those in the queue."""
-        return [entry.at for entry in self.group._waiting]
+        return [entry.at for party in self.group._waiting for entry in party.entries]
+
+    def lose_leader(self) -> None:
+        """Leave behind the leader of a call that is gone, in this thread."""
+        lost = Party([self.group.entry(decide, 0, settles=False)])
+        self.group._present[lost.thread] = self.group._leader = lost
 
     def _note_interrupt(self) -> None:
         self.interrupts += 1
@@ -93,10 +105,10 @@ def writer() -> Writer:
 
 def test_lone_caller_commits_in_its_own_thread(writer: Writer) -> None:
     """Without a hand-over, and without a lock to be woken by."""
-    made: list[Entry] = []
+    made: list[Party] = []
 
     def keep(entries: list[Entry]) -> None:
-        made.extend(entries)
+        made.extend(writer.group._batch)
         entries[0].succeed("answer", [])
 
     writer.instead(0, keep)
@@ -164,7 +176,7 @@ def test_entry_carries_its_decision_and_its_records(writer: Writer) -> None:
 
     writer.instead(0, keep)
 
-    entry = writer.group.commit(decide, 5, settles=True)
+    entry = writer.entry(5, settles=True)
 
     assert entry is seen[0]
     assert (entry.decide, entry.at, entry.settles, entry.records) == (decide, 5, True, [(7, record)])
@@ -189,7 +201,7 @@ def test_what_a_leaders_deadline_left_is_for_the_next_leader(writer: Writer) -> 
 def test_bug_of_the_writer_is_each_leaders_own(writer: Writer) -> None:
     """Who leads has the exception; the others are tried again without it."""
     go_on = writer.hold(0)
-    writer.instead(1, lambda entries: entries[len(entries)].wake())
+    writer.instead(1, lambda entries: entries[len(entries)].fail(Boom()))
     calls = [writer.start(at) for at in (1, 2, 3)]
     go_on.set()
 
@@ -206,31 +218,31 @@ def test_leader_that_is_woken_before_it_is_named_waits_on_no_more(
 
     Here it may run between the two as far as it can.
     """
-    woken: list[Entry] = []
-    looked: list[Entry] = []
-    wait, wake, may_go_on = Entry.wait, Entry.wake, GroupCommit._may_go_on
+    woken: list[Party] = []
+    looked: list[Party] = []
+    wait, wake, is_leader = Party.wait, Party.wake, GroupCommit._is_leader
 
-    def wait_and_tell(entry: Entry, seconds: float) -> bool:
-        is_woken = wait(entry, seconds)
+    def wait_and_tell(party: Party, seconds: float) -> bool:
+        is_woken = wait(party, seconds)
         if is_woken:
-            woken.append(entry)
+            woken.append(party)
         return is_woken
 
-    def wake_and_let_run(entry: Entry) -> None:
-        wake(entry)
-        if entry._wake is not None and not entry.is_done:
-            until(lambda: entry in looked)
+    def wake_and_let_run(party: Party) -> None:
+        wake(party)
+        if party._wake is not None and not party.is_done:
+            until(lambda: party in looked)
             for _ in range(1_000):
                 os.sched_yield()
 
-    def look(own: GroupCommit, entry: Entry) -> bool:
-        if entry in woken:
-            looked.append(entry)
-        return may_go_on(own, entry)
+    def look(own: GroupCommit, party: Party) -> bool:
+        if party in woken:
+            looked.append(party)
+        return is_leader(own, party)
 
-    monkeypatch.setattr(Entry, "wait", wait_and_tell)
-    monkeypatch.setattr(Entry, "wake", wake_and_let_run)
-    monkeypatch.setattr(GroupCommit, "_may_go_on", look)
+    monkeypatch.setattr(Party, "wait", wait_and_tell)
+    monkeypatch.setattr(Party, "wake", wake_and_let_run)
+    monkeypatch.setattr(GroupCommit, "_is_leader", look)
     go_on = writer.hold(0)
     calls = [writer.start(at) for at in (1, 2, 3)]
 
@@ -244,16 +256,16 @@ def test_leader_that_is_woken_before_it_is_named_waits_on_no_more(
 
 
 class Waits:
-    """Replaces `Entry.wait` for some entries: an interrupt comes instead of what they wait for."""
+    """Replaces `Party.wait` for some entries: an interrupt comes instead of what they wait for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._gates: dict[int, list[threading.Event]] = {}
-        self._wait = Entry.wait
+        self._wait = Party.wait
 
-        def wait(entry: Entry, seconds: float) -> bool:
-            return self._wait_or_raise(entry, seconds)
+        def wait(party: Party, seconds: float) -> bool:
+            return self._wait_or_raise(party, seconds)
 
-        monkeypatch.setattr(Entry, "wait", wait)
+        monkeypatch.setattr(Party, "wait", wait)
 
     def interrupt(self, at: int) -> threading.Event:
         """An event that interrupts this entry's next wait when it is set."""
@@ -261,11 +273,11 @@ class Waits:
         self._gates.setdefault(at, []).append(event)
         return event
 
-    def _wait_or_raise(self, entry: Entry, seconds: float) -> bool:
-        if self._gates.get(entry.at):
-            assert self._gates[entry.at].pop(0).wait(PATIENCE)
+    def _wait_or_raise(self, party: Party, seconds: float) -> bool:
+        if self._gates.get(party.entries[0].at):
+            assert self._gates[party.entries[0].at].pop(0).wait(PATIENCE)
             raise KeyboardInterrupt
-        return self._wait(entry, seconds)
+        return self._wait(party, seconds)
 
 
 @pytest.fixture
@@ -412,16 +424,16 @@ def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
 ) -> None:
     """While its thread waits for its turn, too: the turn would come to the thread that waits for the handler."""
     handled: list[str] = []
-    wait = Entry.wait
+    wait = Party.wait
 
-    def handle_and_wait(entry: Entry, seconds: float) -> bool:
-        if entry.at == 2 and not handled:
+    def handle_and_wait(party: Party, seconds: float) -> bool:
+        if party.entries[0].at == 2 and not handled:
             handled.append("by the thread that waits")
             with pytest.raises(RuntimeError, match="it would wait for itself"):
                 does(writer)
-        return wait(entry, seconds)
+        return wait(party, seconds)
 
-    monkeypatch.setattr(Entry, "wait", handle_and_wait)
+    monkeypatch.setattr(Party, "wait", handle_and_wait)
     go_on = writer.hold(0)
     first, second = writer.start(1), writer.start(2)
     until(lambda: handled)
@@ -433,12 +445,11 @@ def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
 
 def test_leader_whose_call_is_gone_is_replaced(writer: Writer) -> None:
     """Two interrupts in a row can end a call before it has left the queue; neither its thread nor another is held up."""
-    lost = Entry(lambda _: None, 1, time.monotonic() + PATIENCE, settles=False)
-    writer.group._leader = lost
+    writer.lose_leader()
 
     assert writer.commit(2) == 2
 
-    writer.group._leader = Entry(lambda _: None, 3, time.monotonic() + PATIENCE, settles=False)
+    writer.lose_leader()
     assert InThread(lambda: writer.commit(4)).result() == 4
     assert writer.waiting() == []
 

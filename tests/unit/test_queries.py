@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from journal._core import queries
 from journal._core.keys import key_form
-from journal._core.queries import EffectQuery
-from journal._core.requests import Read
+from journal._core.queries import EffectPages, OperationPages
+from journal._core.requests import DeadlineError, Pause, Read
 from journal.errors import CorruptRecordError, InvalidCursorError, Key
 from journal.options import PAGE_RECORDS
 from journal.records import Guarantee, Phase
@@ -35,9 +36,9 @@ def one_of_each() -> Memory:
     return memory
 
 
-def listed(query: EffectQuery, memory: Memory, limit: int = 10) -> list[Key]:
+def listed(pages: EffectPages, memory: Memory) -> list[Key]:
     """The keys of the query's next page."""
-    return [record.key for record in Play(query.next_page(limit), memory).finish()]
+    return [record.key for record in Play(pages.next(), memory).finish()]
 
 
 @pytest.mark.parametrize(
@@ -52,19 +53,19 @@ def listed(query: EffectQuery, memory: Memory, limit: int = 10) -> list[Key]:
 )
 def test_effects_are_listed_by_phase(phase: str | None, keys: list[Key]) -> None:
     """A released intent is in phase intent, and a cleared effect in none."""
-    assert listed(EffectQuery(phase, None, None), one_of_each()) == keys
+    assert listed(EffectPages(phase, None, None, None), one_of_each()) == keys
 
 
 def test_unfinished_effects_are_those_without_a_settled_outcome() -> None:
     """Intents, given up or not, and failed effects."""
-    assert listed(EffectQuery.unfinished(None), one_of_each()) == ["failed", "intent", "released"]
+    assert listed(EffectPages.unfinished(None), one_of_each()) == ["failed", "intent", "released"]
 
 
 @pytest.mark.parametrize("phase", ["released", "cleared", "INTENT", "", 1])
 def test_unknown_phase_is_refused(phase: Any) -> None:
     """The message lists the words."""
     with pytest.raises(ValueError, match="phase must be one of intent, accepted, uncertain, failed, not "):
-        EffectQuery(phase, None, None)
+        EffectPages(phase, None, None, None)
 
 
 KEYS: list[Key] = ["a", "ab", "b", ("a",), ("a", 1), ("a", 2, "x"), ("ab",), ("b",)]
@@ -88,8 +89,8 @@ def test_effects_are_listed_by_prefix(prefix: Any, keys: list[Key]) -> None:
     for key in KEYS:
         memory.put_effect(key, INTENT)
 
-    assert listed(EffectQuery(None, prefix, None), memory) == keys
-    assert listed(EffectQuery.unfinished(prefix), memory) == keys
+    assert listed(EffectPages(None, prefix, None, None), memory) == keys
+    assert listed(EffectPages.unfinished(prefix), memory) == keys
 
 
 @pytest.mark.parametrize("start", range(len(KEYS)))
@@ -99,7 +100,7 @@ def test_effects_are_listed_past_a_key(start: int) -> None:
     for key in KEYS:
         memory.put_effect(key, INTENT)
 
-    assert listed(EffectQuery(None, None, KEYS[start]), memory) == KEYS[start + 1 :]
+    assert listed(EffectPages(None, None, KEYS[start], None), memory) == KEYS[start + 1 :]
 
 
 @pytest.mark.parametrize("argument", ["prefix", "after"])
@@ -107,19 +108,51 @@ def test_effects_are_listed_past_a_key(start: int) -> None:
 def test_key_of_no_use_is_refused(argument: str, key: Any, error: type[Exception]) -> None:
     """As any key, before anything is asked."""
     with pytest.raises(error):
-        EffectQuery(None, **({"prefix": None, "after": None} | {argument: key}))
+        EffectPages(None, **({"prefix": None, "after": None, "limit": None} | {argument: key}))
 
 
-def test_pages_go_on_where_the_last_one_ended() -> None:
+def test_pages_go_on_where_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page is one bounded read; the last one is empty."""
+    monkeypatch.setattr(queries, "PAGE_RECORDS", 3)
     memory = Memory()
     for key in KEYS:
         memory.put_effect(key, INTENT)
-    query = EffectQuery(None, None, None)
+    pages = EffectPages(None, None, None, None)
 
-    pages = [listed(query, memory, limit=3) for _ in range(4)]
+    assert [listed(pages, memory) for _ in range(4)] == [KEYS[:3], KEYS[3:6], KEYS[6:], []]
 
-    assert pages == [KEYS[:3], KEYS[3:6], KEYS[6:], []]
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7])
+def test_limit_ends_the_pages(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it ends with a page or within one; what is past it is not read."""
+    monkeypatch.setattr(queries, "PAGE_RECORDS", 2)
+    memory = Memory()
+    for key in KEYS:
+        memory.put_effect(key, INTENT)
+    pages = EffectPages(None, None, None, limit)
+
+    keys = [key for _ in range(5) for key in listed(pages, memory)]
+
+    assert keys == KEYS[:limit]
+    assert listed(pages, memory) == []
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, None])
+def test_operations_come_in_pages_up_to_the_limit(limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In log order, past pages without any operation of the stream; then no more."""
+    monkeypatch.setattr(queries, "PAGE_RECORDS", 2)
+    memory = Memory()
+    for number in range(6):
+        memory.put_operation(str(number), number)
+        memory.put_operation(str(number), number, stream="other")
+    pages = OperationPages("s", 2, limit, None)
+
+    found: list[Any] = []
+    while page := Play(pages.next(), memory).finish():
+        found += [pages.decode(item).operation for item in page]
+
+    assert found == list(range(1, 6))[:limit]
+    assert Play(pages.next(), memory).finish() == []
 
 
 def test_page_is_bounded() -> None:
@@ -132,9 +165,49 @@ def test_page_is_bounded() -> None:
             return []
 
     for limit in (1, PAGE_RECORDS, 10**9):
-        next(EffectQuery(None, None, None).next_page(limit)).look(View())
+        next(EffectPages(None, None, None, limit).next()).look(View())
 
     assert seen == [1, PAGE_RECORDS, PAGE_RECORDS]
+
+
+# Waiting
+
+
+def test_wait_ends_when_something_is_past_its_position() -> None:
+    """It looks, pauses, and looks again; the head is its answer."""
+    memory = Memory()
+    memory.put_effect("k", INTENT)
+    play = Play(queries.wait(1, None), memory).run(Read)
+
+    assert play.expect(Pause).seconds == math.inf
+    memory.put_effect("l", INTENT)
+    assert play.does(Pause, True).run(Read).returned == 2
+
+
+def test_wait_at_its_timeout_gives_the_head_as_it_is() -> None:
+    """Every pause is of one wait, with its seconds."""
+    memory = Memory()
+    memory.put_effect("k", INTENT)
+    play = Play(queries.wait(1, 5), memory).run(Read)
+    first = play.expect(Pause)
+    second = play.does(Pause, True).run(Read).expect(Pause)
+
+    assert (first.wait, first.seconds) == (second.wait, 5.0)
+    assert play.raises(Pause, DeadlineError()).returned == 1
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, "1", True])
+def test_wait_for_no_span_of_time_is_refused(timeout: Any) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValueError, match="timeout"):
+        next(queries.wait(0, timeout))
+
+
+@pytest.mark.parametrize("after", [-1, 1])
+def test_wait_outside_of_the_log_is_refused(after: int) -> None:
+    """As any cursor."""
+    with pytest.raises(InvalidCursorError):
+        Play(queries.wait(after, None), Memory()).finish()
 
 
 def test_record_is_one_read() -> None:

@@ -78,6 +78,7 @@ def walking(memory: Memory, *implied: list[Intent], after: int = 0, **options: A
         "progress": None,
         "kind": None,
         "owner": OWN,
+        "concurrency": 1,
         "check": lambda intent: None,
     }
     return Play(recover(after, **(given | options)), memory)
@@ -143,6 +144,34 @@ def test_walk_begins_past_its_cursor(after: int, cursor: int) -> None:
     assert counts(settled) == ({"ran": 3 - after} if after < 3 else {})
 
 
+@pytest.mark.parametrize(
+    "wrong, error",
+    [
+        ({"intents": None}, TypeError),
+        ({"stream": ""}, ValueError),
+        ({"on_unresolved": "never"}, ValueError),
+        ({"on_uncertain": None}, TypeError),
+        ({"concurrency": 0}, ValueError),
+        ({"concurrency": 2}, ValueError),
+        ({"limit": 0}, ValueError),
+        ({"after": "1"}, TypeError),
+    ],
+)
+def test_argument_of_no_use_is_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
+    """Before anything is read."""
+    memory = Memory()
+
+    with pytest.raises(error):
+        walking(memory, [], **wrong)
+
+    assert memory.commits == 0
+
+
+def test_walk_of_one_stream_takes_its_name() -> None:
+    """Checked as everywhere."""
+    assert walking(Memory(), [once("a", unused)], stream="other").finish() == 0
+
+
 @pytest.mark.parametrize("cursor", [-1, 2])
 def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
     """Held against the head before anything else."""
@@ -157,6 +186,7 @@ def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
                 stream=None,
                 on_unresolved="retry",
                 on_uncertain="accept",
+                concurrency=1,
                 limit=None,
                 progress=None,
                 kind=None,

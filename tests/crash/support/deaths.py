@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import journal
-from journal._drive import Driver
+from journal._drive.threads import ThreadDriver
 from journal._storage.environment import Environment
 from journal._storage.group import GroupCommit
 from tests.crash.support.processes import die, say_parent
@@ -75,7 +75,7 @@ def around(owner: Any, name: str, fuse: Fuse, describe: Callable[..., str]) -> N
 
 def seam_of_steps(fuse: Fuse) -> None:
     """Before and after each step of a generator: reads, commits and calls of users' code alike."""
-    around(Driver, "perform", fuse, lambda driver, request: type(request).__name__)
+    around(ThreadDriver, "perform", fuse, lambda driver, request: type(request).__name__)
 
 
 def seam_of_commits(fuse: Fuse) -> None:

@@ -1,13 +1,12 @@
-"""Drives protocols in threads: the only code that waits.
+"""Drives protocols in threads.
 
-`drive` runs a protocol to its end in the calling thread. Each request is answered by `Driver.perform`; what a user's
-function raises is thrown into the protocol at its place.
+`ThreadDriver.run` runs a protocol to its end in the calling thread. Each request is answered by `perform`; what a
+user's function raises is thrown into the protocol at its place.
 """
 
 from __future__ import annotations
 
 import contextvars
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,57 +14,17 @@ from typing import Any, ClassVar, TypeVar
 
 from journal._core import requests
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
-from journal._flights import Flight, Flights, inside
-from journal._logs import Log
-from journal._storage.store import Store
-from journal.errors import CommitFailedError, CorruptRecordError, JournalReadonlyError, Key
-from journal.options import POLL_SECONDS_MAX, POLL_SECONDS_MIN, PROGRESS_SECONDS
-from journal.records import EffectEntry, Phase
+from journal._drive.common import Driver
+from journal._drive.signals import Signal
+from journal._flights import Flight, Joined, inside, own_waiter
+from journal.errors import CommitFailedError, CorruptRecordError, JournalReadonlyError
 from journal.values import Cursor
 
 T = TypeVar("T")
 
 
-class Signal:
-    """What a `reconcile` is given: when to stop asking, and about what.
-
-    `deadline` is in `time.monotonic()` seconds, `first_at` in nanoseconds since the epoch, `attempt` counts from 1.
-    """
-
-    def __init__(self, key: Key, attempt: int, first_at: int, seconds: float) -> None:
-        self.key = key
-        self.attempt = attempt
-        self.first_at = first_at
-        self.deadline = time.monotonic() + seconds
-        self._cancelled = threading.Event()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self._cancelled.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait some seconds, or until cancelled; True when cancelled."""
-        return self._cancelled.wait(min(seconds, threading.TIMEOUT_MAX))
-
-    def cancel(self) -> None:
-        """Tell the reconcile that nobody waits any more."""
-        self._cancelled.set()
-
-
-class Driver:
-    """Runs one protocol of one handle."""
-
-    def __init__(self, store: Store, flights: Flights, log: Log) -> None:
-        self._store = store
-        self._flights = flights
-        self._log = log
-        self._entered: list[Flight] = []
-        self._elapsed_ms: float | None = None
-        self._wait: object = None
-        self._wait_until = math.inf
-        self._pause = POLL_SECONDS_MIN
-        self._progress_at = -math.inf
+class ThreadDriver(Driver):
+    """Runs one protocol in the calling thread."""
 
     def run(self, protocol: Steps[T]) -> T:
         """What the protocol returns."""
@@ -90,39 +49,19 @@ class Driver:
             value: T = end.value
             return value
         finally:
-            # The protocol ends its flights; an interrupt may have come before it had them.
-            for flight in self._entered:
-                flight.end()
+            self._end_flights()
 
     def perform(self, request: Any) -> Any:
         """The answer to one request."""
         return self._ANSWERS[type(request)](self, request)
 
-    def _read(self, request: requests.Read) -> Any:
-        try:
-            return self._store.read(request.look)
-        except CorruptRecordError as error:
-            self._tell_damage(error)
-            raise
-
     def _commit(self, request: requests.Commit) -> Any:
         try:
             entry = self._store.commit(request.decide, settles=request.settles)
-        except CorruptRecordError as error:
-            self._tell_damage(error)
+        except (CorruptRecordError, CommitFailedError) as error:
+            self._tell_failure(error)
             raise
-        except CommitFailedError as error:
-            self._log.emit("error", "commit_failed", reason=error.reason)
-            raise
-        for position, record in entry.records:
-            elapsed_ms = None
-            if not isinstance(record, EffectEntry) or record.phase is not Phase.INTENT:
-                elapsed_ms, self._elapsed_ms = self._elapsed_ms, None
-            self._log.committed(position, record, elapsed_ms)
-        return entry.answer
-
-    def _tell_damage(self, error: CorruptRecordError) -> None:
-        self._log.emit("error", "record_corrupt", position=error.position, key=error.key, reason=error.reason)
+        return self._answer_of(entry)
 
     def _call(self, request: requests.Call) -> Any:
         started = time.perf_counter()
@@ -133,7 +72,7 @@ class Driver:
             raise CutOffError(error) from error
         finally:
             inside.reset(token)
-            self._elapsed_ms = round((time.perf_counter() - started) * 1_000, 3)
+            self._took(started)
 
     def _decide(self, request: requests.Decide) -> Any:
         if not self._entered:
@@ -162,7 +101,7 @@ class Driver:
                 raise DeadlineError(f"the recipient did not answer within {request.seconds} seconds")
         finally:
             signal.cancel()
-            self._elapsed_ms = round((time.perf_counter() - started) * 1_000, 3)
+            self._took(started)
         if isinstance(answer.error, GeneratorExit):
             raise CutOffError(answer.error)
         if answer.error is not None:
@@ -174,47 +113,33 @@ class Driver:
             raise JournalReadonlyError(self._store.directory)
         self._elapsed_ms = None
         self._entered = [flight for flight in self._entered if not flight.ended]
-        return self._flights.enter(request, self._entered)
-
-    def _is_alive(self, request: requests.IsAlive) -> int | None:
-        return self._store.living_pid(request.owner)
+        entered = self._flights.enter(request, self._entered, own_waiter, is_blocking=True)
+        if not isinstance(entered, Joined):
+            return entered
+        with entered:
+            entered.waiter.acquire()
+        entered.check()
+        return None
 
     def _pause_for(self, request: requests.Pause) -> None:
-        now = time.monotonic()
-        if self._wait is not request.wait:
-            self._wait = request.wait
-            self._wait_until = now + self._store.wait_timeout
-            self._pause = POLL_SECONDS_MIN
-        if now >= self._wait_until:
-            raise DeadlineError(f"waited {self._store.wait_timeout} seconds")
-        time.sleep(min(self._pause, self._wait_until - now))
-        self._pause = min(2 * self._pause, POLL_SECONDS_MAX)
+        time.sleep(self._seconds_to_pause(request))
 
     def _report(self, request: requests.Progress) -> None:
-        now = time.monotonic()
-        if request.is_last or now - self._progress_at >= PROGRESS_SECONDS:
-            self._progress_at = now
+        if self._is_time_to_report(request):
             head = self._store.read(lambda view: view.head())
             self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
 
-    def _note(self, request: requests.Note) -> None:
-        self._log.emit(request.level, request.event, **request.facts)
-
-    def _inside(self) -> frozenset[Flight]:
-        """The flights that a user's function called now runs in: those of the caller, and our own."""
-        return inside.get().union(flight for flight in self._entered if not flight.ended)
-
-    _ANSWERS: ClassVar[dict[type[Any], Callable[[Driver, Any], Any]]] = {
-        requests.Read: _read,
+    _ANSWERS: ClassVar[dict[type[Any], Callable[[ThreadDriver, Any], Any]]] = {
+        requests.Read: Driver.read,
         requests.Commit: _commit,
         requests.Call: _call,
         requests.Decide: _decide,
         requests.Ask: _ask,
         requests.Enter: _enter,
-        requests.IsAlive: _is_alive,
+        requests.IsAlive: Driver.is_alive,
         requests.Pause: _pause_for,
         requests.Progress: _report,
-        requests.Note: _note,
+        requests.Note: Driver.note,
     }
 
 

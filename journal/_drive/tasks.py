@@ -1,0 +1,416 @@
+"""Drives protocols on an event loop.
+
+`TaskDriver.run` answers what needs no waiting in the caller's own task, so a settled effect is given without
+suspending. From where the protocol acts for a key, it goes on in a task of its own: whoever cancels the caller cancels
+neither a `run` nor a `reconcile`. Reads are short and done on the loop; what waits for the writer, and every plain
+function that acts, is in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, Final, TypeVar, cast
+
+from journal._core import requests
+from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
+from journal._drive.committing import Committer
+from journal._drive.common import Driver, is_coroutine_function
+from journal._drive.signals import AsyncSignal, Signal
+from journal._flights import Flight, Flights, Joined, inside
+from journal._logs import Log
+from journal._storage.store import Store
+from journal.errors import JournalReadonlyError
+from journal.options import RECONCILE_GRACE_SECONDS
+from journal.values import Cursor
+
+T = TypeVar("T")
+
+_WAITS: Final = object()
+"""Says that a request cannot be answered at once."""
+
+
+class LoopWaiter:
+    """What a task waits on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+
+    def release(self) -> None:
+        """Let it wait no more; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Background:
+    """The tasks that act for keys whatever becomes of their callers, and those that still ask a recipient."""
+
+    def __init__(self) -> None:
+        self.drivers: dict[asyncio.Task[None], TaskDriver] = {}
+        self.stragglers: set[asyncio.Task[Any]] = set()
+
+
+class TaskDriver(Driver):
+    """Runs one protocol, for one task."""
+
+    def __init__(
+        self, store: Store, flights: Flights, log: Log, *, committer: Committer, background: Background
+    ) -> None:
+        super().__init__(store, flights, log)
+        self._committer = committer
+        self._background = background
+        self._request: Any = None
+        self._joined: Joined[LoopWaiter] | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._is_abandoned = False
+        self._idle: asyncio.Future[Any] | None = None
+        self.is_in_thread = False
+        self.is_given_up = False
+
+    async def run(self, protocol: Steps[T]) -> T:
+        """What the protocol returns."""
+        try:
+            return await self._run(protocol)
+        except (RunRaisedError, CutOffError) as raised:
+            users_own = raised.error
+        # The very exception of the user's function; outside the except, which would become its context.
+        raise users_own
+
+    def look(self, protocol: Steps[T]) -> T:
+        """What a protocol returns that only looks, at once."""
+        assert not self._go(protocol)  # noqa: S101 - a bug of ours: it asked for something that must be waited for
+        return cast("T", self._value)
+
+    async def _run(self, protocol: Steps[T]) -> T:
+        try:
+            if not self._go(protocol):
+                return cast("T", self._value)
+            await self._take_cancellation(protocol)
+            while not self._acts():
+                if not await self._step(protocol):
+                    return cast("T", self._value)
+        except BaseException:
+            self._end_flights()
+            self._leave_joined()
+            raise
+        await self._run_in_background(protocol)
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
+
+    async def _take_cancellation(self, protocol: Steps[Any]) -> None:
+        """Let a caller that is cancelled already hear of it before anything is written."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                protocol.close()
+                raise
+
+    def _acts(self) -> bool:
+        return any(not flight.ended for flight in self._entered)
+
+    async def _run_in_background(self, protocol: Steps[Any]) -> None:
+        has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(task: asyncio.Task[None]) -> None:
+            del self._background.drivers[task]
+            if task.cancelled():  # before its first step
+                protocol.close()
+                self._error = asyncio.CancelledError()
+            self._end_flights()
+            if not has_ended.done():
+                has_ended.set_result(None)
+            elif isinstance(self._error, (SystemExit, KeyboardInterrupt)):
+                raise self._error  # nobody else is there to raise it
+
+        task = asyncio.get_running_loop().create_task(self.finish(protocol), name="journal-effect")
+        self._background.drivers[task] = self
+        task.add_done_callback(end)
+        try:
+            await has_ended
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+
+    async def finish(self, protocol: Steps[Any]) -> None:
+        """Follow the protocol to its end, and keep what it came to."""
+        try:
+            while await self._step(protocol):
+                pass
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's task
+            self._error = error
+
+    def _abandon(self) -> None:
+        """The caller is gone: end what only waits; what acts goes on."""
+        self._is_abandoned = True
+        if self._idle is not None:
+            self._idle.cancel()
+
+    async def _step(self, protocol: Steps[Any]) -> bool:
+        """Wait for the answer to the request at hand, and go on; False at the protocol's end."""
+        request = self._request
+        try:
+            answer = await self._ANSWERS[type(request)](self, request)
+        except BaseException as error:  # noqa: BLE001 - the protocol decides what an exception means
+            return self._go(protocol, error=error)
+        return self._go(protocol, answer)
+
+    def _go(self, protocol: Steps[Any], answer: Any = None, *, error: BaseException | None = None) -> bool:
+        """Follow the protocol through all that can be answered at once; False at its end."""
+        try:
+            self._request = protocol.send(answer) if error is None else protocol.throw(error)
+            while (answers := self._AT_ONCE.get(type(self._request))) is not None:
+                try:
+                    answer = answers(self, self._request)
+                except BaseException as raised:  # noqa: BLE001 - as above
+                    self._request = protocol.throw(raised)
+                else:
+                    if answer is _WAITS:
+                        break
+                    self._request = protocol.send(answer)
+        except StopIteration as end:
+            self._value = end.value
+            return False
+        return True
+
+    # --- what is answered at once -------------------------------------------------------------------------------
+
+    def _enter(self, request: requests.Enter) -> Any:
+        if self._store.readonly:
+            raise JournalReadonlyError(self._store.directory)
+        self._elapsed_ms = None
+        self._entered = [flight for flight in self._entered if not flight.ended]
+        entered = self._flights.enter(request, self._entered, LoopWaiter, is_blocking=False)
+        if not isinstance(entered, Joined):
+            return entered
+        self._joined = entered
+        return _WAITS
+
+    _AT_ONCE: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Any]]] = {
+        requests.Read: Driver.read,
+        requests.Enter: _enter,
+        requests.IsAlive: Driver.is_alive,
+        requests.Note: Driver.note,
+    }
+
+    # --- what is waited for -------------------------------------------------------------------------------------
+
+    async def _join(self, request: requests.Enter) -> Flight | None:
+        joined = self._joined
+        assert joined is not None  # noqa: S101 - `_enter` has just put it there
+        try:
+            await self._wait_idly(joined.waiter.future)
+        finally:
+            self._leave_joined()
+        joined.check()
+        return None
+
+    def _leave_joined(self) -> None:
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            with joined:
+                pass
+
+    async def _commit(self, request: requests.Commit) -> Any:
+        waiting = self._committer.submit(request.decide, settles=request.settles)
+        cancelled: asyncio.CancelledError | None = None
+        while not waiting.entry.is_done:
+            try:
+                await waiting.wait()
+            except asyncio.CancelledError as error:
+                if waiting.entry.withdraw():
+                    raise
+                # It is being flushed, or settles what was done: no commit is half known.
+                cancelled = error
+        answer = self._answer_of(waiting.entry)
+        if cancelled is not None:
+            raise cancelled
+        return answer
+
+    async def _call(self, request: requests.Call) -> Any:
+        started = time.perf_counter()
+        token = inside.set(self._inside())
+        try:
+            if is_coroutine_function(request.function):
+                return await request.function()
+            value = await self._in_thread(request.function)
+            return await value if inspect.isawaitable(value) else value
+        finally:
+            _reset(token)
+            self._took(started)
+
+    async def _decide(self, request: requests.Decide) -> Any:
+        self._check_abandoned()
+        token = inside.set(self._inside())
+        try:
+            value = request.function(*request.arguments)
+            return await value if inspect.isawaitable(value) else value
+        finally:
+            _reset(token)
+
+    async def _ask(self, request: requests.Ask) -> Any:
+        """Ask in a task of its own, so that the deadline holds whether or not the reconcile looks at it."""
+        is_coroutine = is_coroutine_function(request.reconcile)
+        make_signal = AsyncSignal if is_coroutine else Signal
+        signal = make_signal(request.key, request.attempt, request.first_at, request.seconds)
+        started = time.perf_counter()
+        token = inside.set(self._inside())
+        try:
+            asking = asyncio.get_running_loop().create_task(
+                _outcome_of(request.reconcile(signal) if is_coroutine else self._ask_in_thread(request, signal)),
+                name="journal-reconcile",
+            )
+        finally:
+            _reset(token)
+        self._background.stragglers.add(asking)
+        asking.add_done_callback(self._background.stragglers.discard)
+        try:
+            done, _ = await asyncio.wait({asking}, timeout=request.seconds)
+        except asyncio.CancelledError:
+            asking.cancel()
+            raise
+        finally:
+            signal.cancel()
+            self._took(started)
+        if not done:
+            # It was told to stop, and is stopped where it does not.
+            asyncio.get_running_loop().call_later(RECONCILE_GRACE_SECONDS, asking.cancel)
+            raise DeadlineError(f"the recipient did not answer within {request.seconds} seconds")
+        value, error = asking.result()
+        if error is not None:
+            raise error
+        return value
+
+    async def _ask_in_thread(self, request: requests.Ask, signal: Signal | AsyncSignal) -> Any:
+        value = await in_thread(lambda: request.reconcile(signal))
+        return await value if inspect.isawaitable(value) else value
+
+    async def _pause_for(self, request: requests.Pause) -> None:
+        seconds = self._seconds_to_pause(request)
+        waiter = LoopWaiter()
+        timer = asyncio.get_running_loop().call_later(seconds, waiter.release)
+        try:
+            await self._wait_idly(waiter.future)
+        finally:
+            timer.cancel()
+
+    async def _report(self, request: requests.Progress) -> None:
+        if self._is_time_to_report(request):
+            head = self._store.read(lambda view: view.head())
+            await self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
+
+    _ANSWERS: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Coroutine[Any, Any, Any]]]] = {
+        requests.Enter: _join,
+        requests.Commit: _commit,
+        requests.Call: _call,
+        requests.Decide: _decide,
+        requests.Ask: _ask,
+        requests.Pause: _pause_for,
+        requests.Progress: _report,
+    }
+
+    async def _wait_idly(self, future: asyncio.Future[None]) -> None:
+        """Wait for what can be left alone when the caller is gone."""
+        self._check_abandoned()
+        self._idle = future
+        try:
+            await future
+        finally:
+            self._idle = None
+
+    def _check_abandoned(self) -> None:
+        if self._is_abandoned:
+            raise asyncio.CancelledError
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Call a function that acts. It cannot be stopped, so its outcome is waited for whoever cancels this task."""
+        call = ThreadCall(function)
+        self.is_in_thread = True
+        try:
+            while True:
+                try:
+                    return await call.result()
+                except asyncio.CancelledError:
+                    if call.is_done or self.is_given_up:
+                        raise
+        finally:
+            self.is_in_thread = False
+
+
+def _reset(token: contextvars.Token[frozenset[Flight]]) -> None:
+    with contextlib.suppress(ValueError):  # what a closed loop left behind is ended in another context
+        inside.reset(token)
+
+
+class ThreadCall:
+    """A call in a thread of its own, in a copy of the current context.
+
+    Not in a pool: calls may wait for each other, and one that never ends must not keep the process from its end.
+    """
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._waiter = LoopWaiter()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.is_done = False
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._work,), name="journal-call", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._value = self._function()
+        except GeneratorExit as error:
+            self._error = CutOffError(error)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the task that waits
+            self._error = error
+        self.is_done = True
+        self._waiter.release()
+
+    async def result(self) -> Any:
+        """What it returns or raises; a wait that was cancelled can be begun again."""
+        while not self.is_done:
+            if self._waiter.future.cancelled():
+                self._waiter.future = asyncio.get_running_loop().create_future()
+            await self._waiter.future
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def then(self, use: Callable[[Any], object]) -> None:
+        """Wait for it in this thread, and do something with what it returns."""
+        self._thread.join()
+        if self._error is None:
+            use(self._value)
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """What a function gives that would block the loop, called in a thread of its own."""
+    return cast("T", await ThreadCall(function).result())
+
+
+async def _outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What it gives and what it raises: a task that ended by `SystemExit` would end the loop before its caller."""
+    try:
+        return await awaitable, None
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - as above
+        return None, error

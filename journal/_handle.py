@@ -1,0 +1,85 @@
+"""One open journal, over which the faces `Journal` and `AsyncJournal` are: its options checked, its files open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from journal._core.effects import check_seconds
+from journal._core.payloads import check_type
+from journal._flights import Flights, own_waiter
+from journal._logs import Log
+from journal._storage.store import Store
+from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
+
+
+class Handle:
+    """The store of one journal, what this process has in flight, and where it logs."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        operation: Any,
+        readonly: bool,
+        create: bool,
+        map_size: int,
+        max_size: int | None,
+        wait_timeout: float,
+        clock: Callable[[], int],
+        logger: Any,
+    ) -> None:
+        _check_options(map_size, max_size, wait_timeout, clock)
+        self.kind = None if operation is Any else operation
+        check_type(self.kind, "operation")
+        self.store = Store(
+            _directory(path),
+            readonly=readonly,
+            create=create,
+            map_size=map_size,
+            max_size=max_size,
+            wait_timeout=wait_timeout,
+            clock=clock,
+        )
+        self.flights = Flights(self.store.directory)
+        self.log = Log(logger, self.store.header.journal_id)
+        self.is_closing = False
+        self._closing = threading.RLock()
+
+    def close(self) -> None:
+        """Wait for what is in flight, and close the files; twice is fine.
+
+        Raises:
+            RuntimeError: it would wait for its own caller.
+        """
+        self.store.check_process()
+        with self._closing:
+            self.is_closing = True
+            waiter = own_waiter()
+            if self.flights.close(waiter, is_blocking=True):
+                waiter.acquire()
+            self.store.close()
+
+
+def _directory(path: Any) -> str:
+    text = os.fsdecode(path)
+    if not text:
+        raise ValueError("path must name a directory, not be empty")
+    if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"path must be UTF-8 without a null character, which LMDB can take: {path!r}")
+    return os.path.abspath(text)
+
+
+def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:
+    for name, value in (("map_size", map_size), ("max_size", max_size)):
+        if value is None and name == "max_size":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number of bytes, not {type(value).__name__}: {value!r}")
+        if not MAP_BYTES_MIN <= value <= MAP_BYTES_MAX:
+            raise ValueError(f"{name} must be from {MAP_BYTES_MIN} to {MAP_BYTES_MAX} bytes, not {value}")
+    check_seconds(wait_timeout, "wait_timeout")
+    if not callable(clock):
+        raise TypeError(f"clock must be a function that gives nanoseconds, not {clock!r}")
