@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .support import Recipient, Served, serving
+from .support import Recipient, Served
 
 
 @pytest.fixture
@@ -18,6 +18,9 @@ def recipient() -> Iterator[Recipient]:
 
 @pytest.fixture
 def served(tmp_path: Path, recipient: Recipient) -> Iterator[Served]:
-    """A server that the test starts."""
-    with serving(tmp_path, recipient) as server:
-        yield server
+    """A server that the test starts; what it prints must not tell of anything forgotten."""
+    server = Served(tmp_path, recipient)
+    yield server
+    server.close()
+    forgotten = ("never retrieved", "never awaited", "Exception ignored", "was destroyed")
+    assert [line for line in server.log().splitlines() if any(words in line for words in forgotten)] == []

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -237,13 +237,3 @@ class Served:
         if self._process is not None:
             self.kill()
         self._socket.close()
-
-
-@contextlib.contextmanager
-def serving(directory: Path, recipient: Recipient) -> Iterator[Served]:
-    """A server, not started yet; nothing of it is left afterwards."""
-    served = Served(directory, recipient)
-    try:
-        yield served
-    finally:
-        served.close()

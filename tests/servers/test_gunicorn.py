@@ -17,10 +17,10 @@ from .support import Recipient, Served, wait_until
 CONFIG = Path(__file__).with_name("gunicorn_config.py")
 
 
-def start(served: Served, opened: str, worker_count: int) -> None:
-    """Starts gunicorn, with sync workers, which take one request at a time."""
+def start(served: Served, opened: str, worker_count: int, *options: str) -> None:
+    """Starts gunicorn, with sync workers, which take one request at a time, unless the options say otherwise."""
     command = [sys.executable, "-m", "gunicorn", "--config", str(CONFIG), "--bind", "fd://{fd}"]
-    served.start(*command, "--workers", str(worker_count), PAYMENTS_OPENED=opened)
+    served.start(*command, "--workers", str(worker_count), *options, PAYMENTS_OPENED=opened)
     wait_until(lambda: len(served.notes("forked")) == worker_count)
 
 
@@ -95,6 +95,36 @@ def test_replaced_worker_reconciles_what_a_killed_one_left(served: Served, recip
     assert (newest["reconciled"], newest["ran"], newest["whole"]) == (1, 0, True)
     assert pay(served, "cut off") | {"pid": 0} == {"pid": 0, "position": 1, "proof": "delivery-1", "via": "reconcile"}
     assert recipient.deliveries("cut off") == ["delivery-1"]
+
+
+def test_threads_of_several_workers_deliver_each_key_once(served: Served, recipient: Recipient) -> None:
+    """Workers with threads join runs within a process, and wait for those of another one."""
+    names = ["one", "two", "three"]
+    start(served, "in post_fork", 2, "--threads", "8")
+    recipient.hold(*names)
+
+    with ThreadPoolExecutor(12) as threads:
+        answers = [threads.submit(pay, served, name) for name in names * 4]
+        recipient.wait_until_delivered(*names)
+        recipient.release()
+        paid = [answer.result() for answer in answers]
+
+    assert [recipient.deliveries(name) for name in names] == [[answer["proof"]] for answer in paid[:3]]
+    assert [answer["proof"] for answer in paid] == [answer["proof"] for answer in paid[:3]] * 4
+
+
+def test_recycled_workers_lose_and_double_nothing(served: Served, recipient: Recipient) -> None:
+    """Workers that are replaced after every few requests close their handles, and what they did is found."""
+    names = [f"payment-{number}" for number in range(8)]
+    start(served, "in post_fork", 2, "--max-requests", "3")
+
+    with ThreadPoolExecutor(4) as threads:
+        paid = list(threads.map(lambda name: pay(served, name), names * 3))
+    wait_until(lambda: len(served.notes("closed")) >= 6)
+
+    assert [recipient.deliveries(name) for name in names] == [[answer["proof"]] for answer in paid[:8]]
+    assert [answer["proof"] for answer in paid] == [answer["proof"] for answer in paid[:8]] * 3
+    assert {answer["via"] for answer in paid} == {"run"}
 
 
 def test_worker_is_refused_the_handle_of_its_master(served: Served, recipient: Recipient) -> None:
