@@ -18,6 +18,7 @@ SCRIPTS = (
     "layouts",
     "effect_single",
     "effect_threads",
+    "effect_tasks",
     "effect_reused",
     "append_rates",
     "read_scan",

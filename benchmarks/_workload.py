@@ -3,6 +3,7 @@
 Everything here goes through the public contract alone.
 """
 
+import asyncio
 import itertools
 import os
 import threading
@@ -14,7 +15,7 @@ import msgspec
 
 import journal
 from benchmarks._baselines import PROOF
-from journal import Committed, Intent, Journal, NotPerformed
+from journal import AsyncJournal, Committed, Intent, Journal, NotPerformed, Stats
 
 Key = str | tuple[str | int, ...]
 
@@ -23,6 +24,7 @@ ACTION = "charge"
 APPEND_GROUP = 100
 SETTLE_GROUP = 4_096
 THREAD_COUNT = 64
+TASK_COUNT = 512
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -95,6 +97,30 @@ def effects_in_threads(j: Journal, pool: ThreadPoolExecutor, keys: Sequence[Key]
         effects(j, keys[start::THREAD_COUNT])
 
     list(pool.map(share, range(THREAD_COUNT)))
+
+
+async def send_from_task() -> str:
+    """The recipient does it at once and names it: a proof of 40 bytes."""
+    return PROOF
+
+
+async def effects_in_tasks(a: AsyncJournal, keys: Sequence[Key]) -> None:
+    """Brings every key to accepted; every task has its share."""
+
+    async def share(start: int) -> None:
+        for key in keys[start::TASK_COUNT]:
+            await a.effect(key, run=send_from_task, reconcile=ask)
+
+    async with asyncio.TaskGroup() as group:
+        for start in range(TASK_COUNT):
+            group.create_task(share(start))
+
+
+def group_size(stats: Stats) -> str:
+    """How many entries shared a commit, of a journal in which every effect has its outcome on record."""
+    assert stats.unfinished == 0
+    assert stats.entries == 2 * stats.effects
+    return f"{stats.entries / stats.commits:.0f} entries a commit"
 
 
 def append_charges(j: Journal, count: int, *, first: int = 0) -> None:

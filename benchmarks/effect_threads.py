@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks._baselines import Limit, two_records_each
 from benchmarks._measure import Bench, Contestant, Result, compared, interleave
-from benchmarks._workload import THREAD_COUNT, effects_in_threads, fresh_key, open_journal
+from benchmarks._workload import THREAD_COUNT, effects_in_threads, fresh_key, group_size, open_journal
 
 
 def run(bench: Bench) -> list[Result]:
@@ -20,5 +20,6 @@ def run(bench: Bench) -> list[Result]:
         rates = interleave(
             {"L": two_records_each(limit, bench.pick(3, 200)), "threads": Contestant(work)}, rounds=bench.pick(2, 30)
         )
+        note = group_size(j.stats())
     limit.close()
-    return [compared(rates, "threads", "L", what="effect, 64 threads", unit="/s", target=2.5)]
+    return [compared(rates, "threads", "L", what=f"effect, 64 threads ({note})", unit="/s", target=2.5)]

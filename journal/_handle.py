@@ -9,7 +9,7 @@ from typing import Any
 
 from journal._core.effects import check_seconds
 from journal._core.payloads import check_type
-from journal._flights import Flights, own_waiter
+from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log
 from journal._storage.store import Store
 from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
@@ -54,13 +54,26 @@ class Handle:
         Raises:
             RuntimeError: it would wait for its own caller.
         """
+        waiter = own_waiter()
+        if self.begin_close(waiter, is_blocking=True):
+            waiter.acquire()
+        self.end_close()
+
+    def begin_close(self, waiter: Waiter, *, is_blocking: bool) -> bool:
+        """Let nothing new begin; whether the waiter has to wait for what is in flight.
+
+        Raises:
+            RuntimeError: the caller would wait for itself.
+        """
         self.store.check_process()
+        must_wait = self.flights.close(waiter, is_blocking=is_blocking)
+        self.is_closing = True
+        return must_wait
+
+    def end_close(self) -> None:
+        """Close the files, in whatever state the flights are; who comes second waits for the first."""
         with self._closing:
-            self.is_closing = True
-            waiter = own_waiter()
-            if self.flights.close(waiter, is_blocking=True):
-                waiter.acquire()
-            self.store.close()
+            self.store.close(lingers=self.flights.has_open())
 
 
 def _directory(path: Any) -> str:

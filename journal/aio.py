@@ -1,7 +1,7 @@
 """`AsyncJournal`: the face for event loops, one line a method over the protocols of `journal._core`.
 
-Its methods are those of `journal.Journal`, awaited, and are described there. `run`, `reconcile`, `body`, `intents` and
-the policies may be coroutine functions; a plain `run`, `reconcile` or `body` is called in a thread of its own.
+Its methods are those of `journal.Journal`, awaited, and are described there. Every function that it is given may be a
+coroutine function; a plain one is called in a thread of its own, and an awaitable that it returns is awaited.
 """
 
 from __future__ import annotations
@@ -156,12 +156,10 @@ class AsyncJournal:
         Raises:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
-        self._store.check_process()
         waiter = LoopWaiter()
-        self._handle.is_closing = True
-        if self._handle.flights.close(waiter, is_blocking=False) and not await self._wait(waiter):
+        if self._handle.begin_close(waiter, is_blocking=False) and not await self._wait(waiter):
             await self._cancel_coroutines()
-        await in_thread(lambda: self._store.close(lingers=self._handle.flights.has_open()))
+        await in_thread(self._handle.end_close)
         for task, driver in self._background.drivers.items():
             driver.is_given_up = True
             task.cancel()
@@ -322,7 +320,7 @@ class AsyncJournal:
         limit: int | None = None,
         progress: Callable[[Cursor, Cursor], Any] | None = None,
     ) -> Settled:
-        """As `Journal.recover`, awaited; plain `intents`, policies and `progress` are called on the loop.
+        """As `Journal.recover`, awaited.
 
         Cancelled, it starts nothing more; the effect that is running goes on, and is recorded.
         """

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from operator import methodcaller
+from typing import Any, Final
 
 import msgspec
 
@@ -60,6 +62,9 @@ from journal.options import (
 from journal.records import EffectEntry, Guarantee, Phase, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from recovery import Holder, Verdict, decide
+
+_verdict: Final = cache(decide)
+"""The table's answers: it has few rows, and is asked for every effect."""
 
 
 class EffectCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,19 +178,34 @@ def settle(
     `begun` is this call's intent where it is durable already; `following` a call whose first attempt comes next, whose
     intent may share the commit of this one's acceptance.
     """
-    if begun is not None:
-        attempt = _Attempt(call, owner, following)
-        return (yield from _in_flight(attempt, begun.flight, attempt.run(begun.state)))
-    while True:
-        state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+    state: EffectState | None = None
+    flight: Flight | None = None if begun is None else begun.flight
+    while flight is None:
+        # Where nothing is found, the intent's commit looks again, and more closely.
+        state = yield Read(methodcaller("glance", call.form))
         check_binding(call, state)
         if state is not None and state.entry.phase in SETTLED:
             yield _reused(call, state)
             return _settled(call, state, "reused")
-        entered: Flight | None = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
-        if entered is not None:
-            attempt = _Attempt(call, owner, following)
-            return (yield from _in_flight(attempt, entered, attempt.settle(seen=state)))
+        flight = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
+    attempt = _Attempt(call, owner, following)
+    # Act for the key, and let go of it whatever happens.
+    try:
+        outcome = yield from (attempt.settle(seen=state) if begun is None else attempt.run(begun.state))
+    except Exception as error:
+        # Those who joined shared the call of the user's function, not what stopped this caller before it.
+        is_shared = attempt.has_called or isinstance(error, EffectInFlightError)
+        flight.end(error if is_shared else None)
+        raise
+    except GeneratorExit:
+        flight.end(attempt.cut_off_error())
+        raise
+    except BaseException as error:
+        yield from attempt.release_when_cut_off(error)
+        flight.end(attempt.cut_off_error())
+        raise
+    flight.end()
+    return outcome
 
 
 def check_binding(call: EffectCall, state: EffectState | None) -> None:
@@ -206,26 +226,6 @@ def check_binding(call: EffectCall, state: EffectState | None) -> None:
     raise EffectConflictError(call.key, reason, record_of(state))
 
 
-def _in_flight(attempt: _Attempt, flight: Flight, steps: Steps[Outcome]) -> Steps[Outcome]:
-    """Act for the key, and let go of it whatever happens."""
-    try:
-        outcome = yield from steps
-    except Exception as error:
-        # Those who joined shared the call of the user's function, not what stopped this caller before it.
-        is_shared = attempt.has_called or isinstance(error, EffectInFlightError)
-        flight.end(error if is_shared else None)
-        raise
-    except GeneratorExit:
-        flight.end(attempt.cut_off_error())
-        raise
-    except BaseException as error:
-        yield from attempt.release_when_cut_off(error)
-        flight.end(attempt.cut_off_error())
-        raise
-    flight.end()
-    return outcome
-
-
 class _Attempt:
     """What one call does while it alone acts for its key in this process."""
 
@@ -239,18 +239,24 @@ class _Attempt:
     def settle(self, seen: EffectState | None) -> Steps[Outcome]:
         """Follow the table until there is an outcome; `seen` is what stood on record before the flight began."""
         call = self.call
-        # Another flight may have ended since; where nothing stood, the intent's commit will tell.
-        state = None if seen is None else (yield from self._look())
+        # Another flight may have ended since; where nothing was found, the intent's commit will tell.
+        state: EffectState | None = None if seen is None else (yield _look_up(call.form))
         while True:
             check_binding(call, state)
             record = record_of(state)
-            holder, pid = yield from self._holder(state)
-            verdict = decide(call.guarantee.word, "none" if record is None else record.phase, holder)
+            pid: int | None = None
+            # A flight of this process would have been joined, so an intent of our own is nobody's.
+            if state is not None and state.entry.phase is Phase.INTENT and state.entry.owner != self._owner:
+                pid = yield IsAlive(state.entry.owner)
+            holder = Holder.NOBODY if pid is None else Holder.ELSEWHERE
+            verdict = _verdict(call.guarantee.word, "none" if record is None else record.phase, holder)
             outcome: Outcome | None = None
-            if verdict is Verdict.WAIT:
-                yield from self._wait(pid, record)
-            elif verdict is Verdict.START:
-                outcome = yield from self._start(state, record)
+            if verdict is Verdict.START:
+                begun = yield from self._start(state, record)
+                if begun is not None:
+                    return (yield from self.run(begun))
+            elif verdict is Verdict.WAIT:
+                yield from self._wait(pid or 0, record)
             else:
                 assert state is not None  # noqa: S101 - the table asks and answers only where something is on record
                 if verdict is Verdict.ASK:
@@ -260,18 +266,7 @@ class _Attempt:
                     outcome = _settled(call, state, "reused")
             if outcome is not None:
                 return outcome
-            state = yield from self._look()
-
-    def _look(self) -> Steps[EffectState | None]:
-        state: EffectState | None = yield Read(lambda view: view.effect(self.call.form))
-        return state
-
-    def _holder(self, state: EffectState | None) -> Steps[tuple[Holder, int]]:
-        # A flight of this process would have been joined, so an intent of our own is nobody's.
-        if state is None or state.entry.phase is not Phase.INTENT or state.entry.owner == self._owner:
-            return Holder.NOBODY, 0
-        pid: int | None = yield IsAlive(state.entry.owner)
-        return (Holder.NOBODY, 0) if pid is None else (Holder.ELSEWHERE, pid)
+            state = yield _look_up(call.form)
 
     def _wait(self, pid: int, record: EffectRecord | None) -> Steps[None]:
         try:
@@ -279,14 +274,16 @@ class _Attempt:
         except DeadlineError:
             raise EffectInFlightError(self.call.key, pid, record) from None
 
-    def _start(self, state: EffectState | None, record: EffectRecord | None) -> Steps[Outcome | None]:
+    def _start(self, state: EffectState | None, record: EffectRecord | None) -> Steps[EffectState | None]:
+        """Commit the next intent; `None` where the record no longer stands as it did."""
         call = self.call
         if record is not None and record.phase == "failed" and record.reason not in NEVER_RAN:
             yield from self._check_retry(record)
         before = 0 if state is None else state.position
         change = call.change(Phase.INTENT, owner=self._owner, request=call.request)
-        begun: EffectState | None = yield from self._commit_intent(advance(call.form, before, change))
-        return None if begun is None else (yield from self.run(begun))
+        self._has_begun = True
+        begun: EffectState | None = yield Commit(advance(call.form, before, change))
+        return begun
 
     def _check_retry(self, record: EffectRecord) -> Steps[None]:
         allowed = self.call.retry_failed
@@ -294,10 +291,6 @@ class _Attempt:
             allowed = yield Decide(allowed, (record,))
         if not allowed:
             raise EffectFailedError(self.call.key, record.error or record.reason or "failed", record)
-
-    def _commit_intent(self, decide_intent: Callable[[Transaction], Any]) -> Steps[Any]:
-        self._has_begun = True
-        return (yield Commit(decide_intent))
 
     def release_when_cut_off(self, error: BaseException) -> Steps[None]:
         """Where an intent of this call is on record without an outcome, let everybody ask about it."""
@@ -364,7 +357,8 @@ class _Attempt:
             first = advance(call.form, state.position, failed)(txn)
             return None if first is None else advance(call.form, first.position, again)(txn)
 
-        begun: EffectState | None = yield from self._commit_intent(decide_both)
+        self._has_begun = True
+        begun: EffectState | None = yield Commit(decide_both)
         return None if begun is None else (yield from self.run(begun))
 
     def _accept(self, begun: EffectState, value: Any, via: Via) -> Steps[Outcome | None]:
@@ -378,23 +372,21 @@ class _Attempt:
             raise (yield from self._give_up("proof-rejected", error, begun)) from error
         change = call.change(Phase.ACCEPTED, via=via, proof=proof)
         how = "ran" if via is Via.RUN else "reconciled"
-        following = yield from self._enter_following()
-        if following is None:
-            state: EffectState | None = yield from self._commit_outcome(begun, change)
-            return None if state is None else _settled(call, state, how)
-        return (yield from self._accept_and_begin(begun, change, how, *following))
+        if self._following is not None:
+            flight = yield from self._enter(self._following)
+            if flight is not None:
+                return (yield from self._accept_and_begin(begun, change, how, self._following, flight))
+        state: EffectState | None = yield from self._commit_outcome(begun, change)
+        return None if state is None else _settled(call, state, how)
 
-    def _enter_following(self) -> Steps[tuple[EffectCall, Flight] | None]:
-        following = self._following
-        if following is None:
-            return None
+    def _enter(self, following: EffectCall) -> Steps[Flight | None]:
         try:
             flight: Flight | None = yield Enter(
                 "effect", following.key, following.form, following.guarantee, following.request, wait=False
             )
         except JournalError:
             return None
-        return None if flight is None else (following, flight)
+        return flight
 
     def _accept_and_begin(
         self, begun: EffectState, change: EffectChange, how: str, following: EffectCall, flight: Flight
@@ -442,7 +434,7 @@ class _Attempt:
     def _moved_on(self) -> Steps[Outcome]:
         """Somebody else decided while this call was running: give what is on record."""
         call = self.call
-        state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+        state: EffectState | None = yield _look_up(call.form)
         if state is not None and state.entry.phase in SETTLED:
             return _settled(call, state, "reused")
         record = record_of(state)
@@ -481,6 +473,10 @@ def check_seconds(seconds: Any, name: str) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
         raise ValueError(f"{name} must be a positive finite number of seconds, not {seconds!r}")
+
+
+def _look_up(form: bytes) -> Read:
+    return Read(methodcaller("effect", form))
 
 
 def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> EffectState | None:

@@ -7,6 +7,7 @@ before. `TRANSITIONS` is the law; `tests/unit/test_ledger.py` goes through all c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -64,14 +65,14 @@ AT_MOST_ONCE_NEVER: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
 """Transitions that would run an effect again on a guess: an at-most-once intent goes through `failed` first."""
 
 
-class EffectState(msgspec.Struct, frozen=True):
+class EffectState(msgspec.Struct, frozen=True, gc=False):
     """The last event of a key, and its position; a cleared key has one too."""
 
     position: int
     entry: EffectEntry
 
 
-class EffectChange(msgspec.Struct, frozen=True, kw_only=True):
+class EffectChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a call wants to add to a key's events; what it does not say is kept from the event before."""
 
     phase: Phase
@@ -172,15 +173,15 @@ def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Trans
 
     Its answer is the new state, or `None` where somebody else moved the record: read again.
     """
+    return partial(_advance, form, position, change)
 
-    def decide(txn: Transaction) -> EffectState | None:
-        state = txn.effect(form)
-        if (0 if state is None else state.position) != position:
-            return None
-        entry = next_entry(state, form, change, txn.at)
-        return EffectState(txn.append(entry), entry)
 
-    return decide
+def _advance(form: bytes, position: int, change: EffectChange, txn: Transaction) -> EffectState | None:
+    state = txn.effect(form)
+    if (0 if state is None else state.position) != position:
+        return None
+    entry = next_entry(state, form, change, txn.at)
+    return EffectState(txn.append(entry), entry)
 
 
 def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Transaction], EffectState | None]:

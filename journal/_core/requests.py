@@ -57,6 +57,9 @@ class View(Protocol):
     def effect(self, form: bytes) -> EffectState | None:
         """The last event of an effect's key, cleared ones included."""
 
+    def glance(self, form: bytes) -> EffectState | None:
+        """As `effect`, but `None` proves nothing yet: for who asks `effect` in a transaction before anything follows."""
+
     def effect_entry(self, position: int) -> EffectEntry:
         """The effect's event at this position."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -46,9 +47,10 @@ class Committer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._pending: deque[TaskEntry] = deque()
         self._lock = threading.Lock()
-        self._pending: list[TaskEntry] = []
         self._is_working = False
+        # The loops that come round to `_start`; each is put in and taken out by its own thread.
         self._loops: set[asyncio.AbstractEventLoop] = set()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal-commit")
 
@@ -60,12 +62,10 @@ class Committer:
         """
         loop = asyncio.get_running_loop()
         waiting = TaskEntry(self._store.entry(decide, settles=settles, can_withdraw=not settles), loop)
-        with self._lock:
-            self._pending.append(waiting)
-            is_first = loop not in self._loops
-            self._loops.add(loop)
-        if is_first:
+        self._pending.append(waiting)
+        if loop not in self._loops:
             # When the loop comes round: by then everybody who runs in this turn has asked.
+            self._loops.add(loop)
             loop.call_soon(self._start, loop)
         return waiting
 
@@ -74,8 +74,8 @@ class Committer:
         self._executor.shutdown(wait=False)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loops.discard(loop)
         with self._lock:
-            self._loops.discard(loop)
             if self._is_working or not self._pending:
                 return
             self._is_working = True
@@ -84,11 +84,10 @@ class Committer:
     def _work(self) -> None:
         while True:
             with self._lock:
-                waiting = self._pending[:BATCH_ENTRIES_MAX]
+                waiting = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH_ENTRIES_MAX))]
                 if not waiting:
                     self._is_working = False
                     return
-                del self._pending[:BATCH_ENTRIES_MAX]
             self._commit(waiting)
 
     def _commit(self, waiting: list[TaskEntry]) -> None:

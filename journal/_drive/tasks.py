@@ -96,7 +96,9 @@ class TaskDriver(Driver):
         try:
             if not self._go(protocol):
                 return cast("T", self._value)
-            await self._take_cancellation(protocol)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                await self._take_cancellation(protocol)
             while not self._acts():
                 if not await self._step(protocol):
                     return cast("T", self._value)
@@ -111,13 +113,11 @@ class TaskDriver(Driver):
 
     async def _take_cancellation(self, protocol: Steps[Any]) -> None:
         """Let a caller that is cancelled already hear of it before anything is written."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                protocol.close()
-                raise
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            protocol.close()
+            raise
 
     def _acts(self) -> bool:
         return any(not flight.ended for flight in self._entered)
@@ -256,7 +256,9 @@ class TaskDriver(Driver):
         self._check_abandoned()
         token = inside.set(self._inside())
         try:
-            value = request.function(*request.arguments)
+            if is_coroutine_function(request.function):
+                return await request.function(*request.arguments)
+            value = await in_thread(lambda: request.function(*request.arguments))
             return await value if inspect.isawaitable(value) else value
         finally:
             _reset(token)

@@ -34,7 +34,8 @@ class Gate:
     """Threads pass side by side, or one alone.
 
     Each thread has a lock of its own, which it holds while it is inside; who wants to be alone takes them all. That is
-    cheap for those who pass, and safe against an interrupt: `with` takes and leaves a lock in one step.
+    cheap for those who pass, and safe against an interrupt: `with` takes and leaves a lock in one step. Who is inside may
+    also have the gate shut for a moment.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,8 @@ class Gate:
         self._locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
         self._claimed: list[threading.RLock] = []
         self._is_wanted = False
+        self._shutting = threading.RLock()
+        self._is_shut = False
 
     def lock(self) -> threading.RLock:
         """The lock that the current thread holds while it is inside."""
@@ -53,9 +56,11 @@ class Gate:
                 own = threading.RLock()
                 self._locks.add(own)
                 self._own.lock = own
-        if self._is_wanted and not own._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading itself asks
+        if (self._is_wanted or self._is_shut) and not own._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading itself asks
             # Who wants to be alone would never get this thread's lock, were it taken again at once.
             with self._registering:
+                pass
+            with self._shutting:
                 pass
         return own
 
@@ -72,6 +77,18 @@ class Gate:
                 except BaseException:  # an interrupt in its midst: once more, it can be done again
                     self._give_back_others()
                     raise
+
+    def shut(self, body: Callable[[], None]) -> None:
+        """Do something while nobody new comes in, for who is inside himself; the others inside go on and leave.
+
+        It has a lock of its own: who wants to be alone holds the other one, and waits until the caller of this is out.
+        """
+        with self._shutting:
+            try:
+                self._is_shut = True
+                body()
+            finally:  # left undone by an interrupt, it makes newcomers look at a free lock until the next time
+                self._is_shut = False
 
     def claim(self) -> None:
         """Begin to be alone; `give_back` ends it, in the same thread."""
@@ -123,9 +140,12 @@ class Environment:
         """
 
         def body_then_drop(txn: lmdb.Transaction) -> T:
-            value = body(txn)
-            txn.abort()  # after a commit this does nothing; leaving a `with` without it would commit
-            return value
+            try:
+                return body(txn)
+            finally:
+                # After a commit this does nothing; leaving a `with` without it would commit. LMDB's binding lets an
+                # abort wait for a moment in which no other thread is in a call: who reads on and on leaves it none.
+                self.gate.shut(txn.abort)
 
         return self._transact(body_then_drop, write=True)
 

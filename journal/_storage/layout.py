@@ -11,8 +11,10 @@ place in the digest chain, which `verify` follows.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from journal._core.payloads import DIGEST_BYTES, digest
 from journal.options import INDEX_KEY_BYTES_MAX
@@ -48,6 +50,13 @@ _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 _RECORD: Final = struct.Struct(f">II{DIGEST_BYTES}s")
 """A log record's frame: check, bytes of the head, digest. The head and the payload follow."""
+_CHECKED: Final = struct.Struct(f">I{DIGEST_BYTES}s")
+"""The same without the check, which covers it."""
+_FOLD: Final = 4_294_967_291
+"""The largest prime of 32 bits: the check of a record starts with its position modulo this, which changes with any byte
+of it."""
+
+_LOG_KEY_BYTES: Final = 9
 
 FORM_BYTES_WHOLE: Final = INDEX_KEY_BYTES_MAX - 2
 """Forms up to here stand in an index as they are; longer ones are cut, and their row has the longest key."""
@@ -59,7 +68,7 @@ class DamagedRowError(Exception):
     """A row does not agree with its own check."""
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """A log record as bytes: its digest in the chain, its head (msgpack) and its payload (JSON, or nothing)."""
 
     digest: bytes
@@ -96,8 +105,8 @@ def chain(before: bytes, position: int, head: bytes) -> bytes:
 
 def frame(position: int, record_digest: bytes, head: bytes, payload: bytes) -> bytes:
     """The value of a log record."""
-    body = _RECORD.pack(0, len(head), record_digest)[4:] + head + payload
-    return _U32.pack(crc32(body, _fold(position))) + body
+    body = _CHECKED.pack(len(head), record_digest) + head + payload
+    return _U32.pack(crc32(body, position % _FOLD)) + body
 
 
 def unframe(position: int, value: bytes) -> Frame:
@@ -106,24 +115,28 @@ def unframe(position: int, value: bytes) -> Frame:
     Raises:
         DamagedRowError: the record is not what was written at this position.
     """
+    head = head_of(position, value)
+    return Frame(raw_digest(value), head, value[_RECORD.size + len(head) :])
+
+
+def head_of(position: int, value: bytes) -> bytes:
+    """The head of a log record, all of which was checked: what most readers want, and half of the work.
+
+    Raises:
+        DamagedRowError: the record is not what was written at this position.
+    """
     try:
-        check, head_bytes, record_digest = _RECORD.unpack_from(value)
+        check, head_bytes, _ = _RECORD.unpack_from(value)
     except struct.error:
         raise DamagedRowError(f"it has only {len(value)} bytes") from None
-    if crc32(value[4:], _fold(position)) != check:
+    if crc32(value[4:], position % _FOLD) != check:
         raise DamagedRowError("its checksum is wrong")
-    end = _RECORD.size + head_bytes
-    return Frame(record_digest, value[_RECORD.size : end], value[end:])
+    return value[_RECORD.size : _RECORD.size + head_bytes]
 
 
 def raw_digest(value: bytes) -> bytes:
     """The digest that a record says it has, whether or not the record is sound."""
     return value[8 : 8 + DIGEST_BYTES]
-
-
-def _fold(position: int) -> int:
-    """Where a record's check starts: 32 bits that change with any byte of its position (the largest such prime)."""
-    return position % 4_294_967_291
 
 
 def seal(key: bytes, content: bytes) -> bytes:
@@ -141,6 +154,18 @@ def unseal(key: bytes, value: bytes) -> bytes:
     if _U32.pack(crc32(content, crc32(key))) != check:
         raise DamagedRowError("its checksum is wrong")
     return content
+
+
+def check(key: bytes, value: bytes) -> None:
+    """Hold a row of any table against its own check.
+
+    Raises:
+        DamagedRowError: key and value do not belong together.
+    """
+    if key[:1] == LOG and len(key) == _LOG_KEY_BYTES:
+        head_of(position_of(key), value)
+    else:
+        unseal(key, value)
 
 
 def form_key(table: bytes, form: bytes) -> bytes:

@@ -403,7 +403,7 @@ class _Batch:
                 self._answers.append((entry, answer, view.appended[count:]))
         if view.has_changes:
             self.last = view.last if view.appended else None
-            txn.commit()
+        txn.commit()  # of nothing, too: that writes nothing, and unlike an abort it waits for no reader of this process
         self.head = view.last[0]
         self.has_owner_row = view.has_owner_row
 

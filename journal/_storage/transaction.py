@@ -22,6 +22,9 @@ _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 class StoreTransaction(StoreView):
     """Implements `journal._core.requests.Transaction`."""
 
+    # Most decisions about an effect that is on record are about an outcome.
+    _likely_tables = (layout.UNFINISHED, layout.SETTLED)
+
     def __init__(self, txn: lmdb.Transaction, genesis: bytes, owner: Owner | None, *, has_owner_row: bool) -> None:
         super().__init__(txn, genesis)
         self.at = 0
@@ -40,8 +43,9 @@ class StoreTransaction(StoreView):
         self.last = position, record_digest
         self.appended.append((position, record))
         if isinstance(record, EffectEntry):
-            self._drop_old_row(record)
-            if record.phase is Phase.INTENT:
+            if record.previous:
+                self._drop_old_row(record)
+            if record.phase is Phase.INTENT and not self.has_owner_row:
                 self._put_owner_row()
         for key, content in index_rows(position, record):
             self._put_row(key, content)
@@ -53,13 +57,12 @@ class StoreTransaction(StoreView):
 
     def _drop_old_row(self, entry: EffectEntry) -> None:
         """An effect has one index row, in one of two tables: take it out of the other one."""
-        if entry.previous:
-            other = layout.SETTLED if entry.phase in UNFINISHED_PHASES else layout.UNFINISHED
-            self._txn.delete(layout.form_key(other, entry.key))
+        other = layout.SETTLED if entry.phase in UNFINISHED_PHASES else layout.UNFINISHED
+        self._txn.delete(layout.form_key(other, entry.key))
 
     def _put_owner_row(self) -> None:
         """Say who this owner is, once; and forget the dead, whom nobody will find alive without a row either."""
-        if self._owner is not None and not self.has_owner_row:
+        if self._owner is not None:
             for key, value in list(self._scan(layout.OWNER, layout.OWNER)):
                 with contextlib.suppress(layout.DamagedRowError):  # a damaged row of another's is not ours to judge
                     row = decode_owner(layout.unseal(key, value))

@@ -1,7 +1,7 @@
 """The journal as one LMDB transaction sees it: rows in, records out, each checked.
 
 A row that is not found is no proof of absence while its neighbours are damaged: a flipped byte in a key hides a row
-from LMDB's search. So a miss looks at both neighbours before it is believed (`_believe_missing`).
+from LMDB's search. So a miss looks at both neighbours before it is believed (`_search`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,13 @@ _DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
 class StoreView:
     """Implements `journal._core.requests.View` over one transaction, and offers rows to the rest of the store."""
 
+    _likely_tables = (layout.SETTLED, layout.UNFINISHED)
+    """Where an effect stands, the likelier first: what is read is mostly settled."""
+
     def __init__(self, txn: lmdb.Transaction, genesis: bytes) -> None:
         self._txn = txn
         self._genesis = genesis
+        self._searcher: Any = None
 
     # --- the log -----------------------------------------------------------------------------------------------
 
@@ -63,7 +67,7 @@ class StoreView:
                 return 0, self._genesis
             key, value = _item(cursor)
             if key[:1] != layout.LOG:
-                self._check_any(cursor, None)
+                self._check_beside(cursor)
                 return 0, self._genesis
             position = layout.position_of(key)
             try:
@@ -80,14 +84,31 @@ class StoreView:
         Raises:
             CorruptRecordError: it is not there or damaged.
         """
+        try:
+            return layout.unframe(position, self._log_value(position))
+        except layout.DamagedRowError as error:
+            raise CorruptRecordError(position, str(error)) from error
+
+    def record(self, position: int, form: bytes | None = None) -> LogRecord:
+        """A log record's head, decoded.
+
+        Raises:
+            CorruptRecordError: it is not there, damaged, or of no kind that we know; with the key of the form, if any.
+        """
+        try:
+            return decode_record(layout.head_of(position, self._log_value(position)))
+        except CorruptRecordError as error:
+            raise CorruptRecordError(position, error.reason, _key_or_none(form)) from error
+        except layout.DamagedRowError as error:
+            raise CorruptRecordError(position, str(error), _key_or_none(form)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptRecordError(position, f"it cannot be decoded: {error}", _key_or_none(form)) from error
+
+    def _log_value(self, position: int) -> bytes:
         value = self._get(layout.log_key(position))
         if value is None:
             raise CorruptRecordError(position, "an index names it, and it is not in the log")
-        return self._unframe(position, value)
-
-    def record(self, position: int) -> LogRecord:
-        """A log record's head, decoded."""
-        return self._decode(position, self.frame(position).head)
+        return value
 
     # --- operations --------------------------------------------------------------------------------------------
 
@@ -198,7 +219,10 @@ class StoreView:
         return self._stored(position, parts)
 
     def _stored(self, position: int, parts: Frame) -> StoredOperation:
-        head = self._decode(position, parts.head)
+        try:
+            head = decode_record(parts.head)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
         if not isinstance(head, OperationRecord):
             raise CorruptRecordError(position, "it is no operation")
         if len(parts.payload) != head.payload_bytes:
@@ -209,15 +233,28 @@ class StoreView:
 
     def effect(self, form: bytes) -> EffectState | None:
         """The last event of an effect's key."""
-        settled_key = layout.form_key(layout.SETTLED, form)
-        position = self._find(settled_key, form)
-        if position is None:
-            unfinished_key = layout.form_key(layout.UNFINISHED, form)
-            position = self._find(unfinished_key, form)
-            if position is None:
-                self._believe_missing(settled_key, form)
-                self._believe_missing(unfinished_key, form)
-                return None
+        likely, other = self._likely_tables
+        likely_key = key = layout.form_key(likely, form)
+        value = self._get(key)
+        if value is None:
+            key = layout.form_key(other, form)
+            value = self._search(key, form)
+            if value is None:
+                key = likely_key
+                value = self._search(key, form)
+        return None if value is None else self._state(key, value, form)
+
+    def glance(self, form: bytes) -> EffectState | None:
+        """The last event of an effect's key; that there is none is not believed yet."""
+        for table in self._likely_tables:
+            key = layout.form_key(table, form)
+            value = self._get(key)
+            if value is not None:
+                return self._state(key, value, form)
+        return None
+
+    def _state(self, key: bytes, value: bytes, form: bytes) -> EffectState:
+        position = layout.unpack_u64(self._check_row(key, value, form)[:8])
         return EffectState(position, self._entry(position, form))
 
     def effect_entry(self, position: int) -> EffectEntry:
@@ -243,20 +280,13 @@ class StoreView:
         position = self._position(layout.form_key(layout.STEP, form), form)
         if position is None:
             return None
-        record = self._record_of(position, form)
+        record = self.record(position, form)
         if not isinstance(record, StepRecord) or record.key != form:
             raise CorruptRecordError(position, "the index has it for this step", key_of(form))
         return record
 
-    def _record_of(self, position: int, form: bytes | None) -> LogRecord:
-        """A log record that an index names for a key; what is wrong with it names the key, too."""
-        try:
-            return self.record(position)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(position, error.reason, _key_or_none(form)) from error
-
     def _entry(self, position: int, form: bytes | None) -> EffectEntry:
-        entry = self._record_of(position, form)
+        entry = self.record(position, form)
         if not isinstance(entry, EffectEntry) or (form is not None and entry.key != form):
             raise CorruptRecordError(position, "the index has it for this effect", _key_or_none(form))
         return entry
@@ -305,9 +335,8 @@ class StoreView:
 
     def row(self, key: bytes, kind: type[R]) -> R | None:
         """A row outside the log, decoded."""
-        value = self._get(key)
+        value = self._search(key, None)
         if value is None:
-            self._believe_missing(key, None)
             return None
         try:
             return msgspec.msgpack.decode(self._check_row(key, value), type=kind)
@@ -343,37 +372,36 @@ class StoreView:
         return page
 
     def _position(self, key: bytes, form: bytes | None = None) -> int | None:
-        position = self._find(key, form)
-        if position is None:
-            self._believe_missing(key, form)
-        return position
-
-    def _find(self, key: bytes, form: bytes | None) -> int | None:
-        value = self._get(key)
+        value = self._search(key, form)
         return None if value is None else layout.unpack_u64(self._check_row(key, value, form)[:8])
 
-    def _believe_missing(self, key: bytes, form: bytes | None) -> None:
-        with self._txn.cursor() as cursor:
-            found = _moved(cursor.set_range, key)
-            if found:
-                if _item(cursor)[0] <= key:
-                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
-                self._check_any(cursor, form)
-            if _moved(cursor.prev if found else cursor.last):
-                if _item(cursor)[0] >= key:
-                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
-                self._check_any(cursor, form)
-
-    def _check_any(self, cursor: lmdb.Cursor, form: bytes | None) -> None:
-        key, value = _item(cursor)
+    def _search(self, key: bytes, form: bytes | None) -> bytes | None:
+        """The value of a row, unchecked; `None` only where the rows on both sides of its place are sound."""
+        cursor = self._searcher
+        if cursor is None:
+            # One for all misses of a transaction, which closes it: a new one costs as much as its search.
+            cursor = self._searcher = self._txn.cursor()
         try:
-            if key[:1] == layout.LOG:
-                layout.unframe(layout.position_of(key), value)
-            else:
-                layout.unseal(key, value)
+            is_there = cursor.set_range(key)
+            if is_there:
+                other, value = cursor.item()
+                if other == key:
+                    found: bytes = value
+                    return found
+                if other < key:
+                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
+                layout.check(other, value)
+            is_there = cursor.prev() if is_there else cursor.last()
+            if is_there:
+                other, value = cursor.item()
+                if other >= key:
+                    raise CorruptRecordError(None, "the index is out of order", _key_or_none(form))
+                layout.check(other, value)
+            return None
         except layout.DamagedRowError as error:
-            reason = f"a row beside its place in the index is damaged: {error}"
-            raise CorruptRecordError(None, reason, _key_or_none(form)) from error
+            raise _damaged_neighbour(error, form) from error
+        except _DAMAGED as error:
+            raise _damaged_page(error) from error
 
     def _check_edge(self, cursor: lmdb.Cursor, prefix: bytes) -> None:
         """Refuse a damaged row at the edge of a scan that a flipped byte of its key may have put there.
@@ -384,7 +412,13 @@ class StoreView:
         key = _item(cursor)[0]
         is_almost_ours = sum(one != other for one, other in zip(key, prefix, strict=False)) <= 1
         if prefix != layout.LOG and (is_almost_ours or not _is_in_order(cursor)):
-            self._check_any(cursor, None)
+            self._check_beside(cursor)
+
+    def _check_beside(self, cursor: lmdb.Cursor) -> None:
+        try:
+            layout.check(*_item(cursor))
+        except layout.DamagedRowError as error:
+            raise _damaged_neighbour(error, None) from error
 
     def _check_row(self, key: bytes, value: bytes, form: bytes | None = None) -> bytes:
         try:
@@ -419,31 +453,27 @@ class StoreView:
                     yield key, value
                     before = key
             except _DAMAGED as error:
-                raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+                raise _damaged_page(error) from error
 
     def _get(self, key: bytes) -> bytes | None:
         try:
             value: Any = self._txn.get(key)  # bytes, since buffers were not asked for
         except _DAMAGED as error:
-            raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+            raise _damaged_page(error) from error
         found: bytes | None = value
         return found
-
-    def _unframe(self, position: int, value: bytes) -> Frame:
-        try:
-            return layout.unframe(position, value)
-        except layout.DamagedRowError as error:
-            raise CorruptRecordError(position, str(error)) from error
-
-    def _decode(self, position: int, head: bytes) -> LogRecord:
-        try:
-            return decode_record(head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
 
 
 def _key_or_none(form: bytes | None) -> Key | None:
     return None if form is None else key_of(form)
+
+
+def _damaged_neighbour(error: layout.DamagedRowError, form: bytes | None) -> CorruptRecordError:
+    return CorruptRecordError(None, f"a row beside its place in the index is damaged: {error}", _key_or_none(form))
+
+
+def _damaged_page(error: lmdb.Error) -> CorruptRecordError:
+    return CorruptRecordError(None, f"a page of the data file: {error}")
 
 
 def _item(cursor: lmdb.Cursor) -> tuple[bytes, bytes]:
@@ -474,4 +504,4 @@ def _moved(move: Any, *arguments: Any) -> bool:
     try:
         return bool(move(*arguments))
     except _DAMAGED as error:
-        raise CorruptRecordError(None, f"a page of the data file: {error}") from error
+        raise _damaged_page(error) from error

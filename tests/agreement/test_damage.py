@@ -298,6 +298,33 @@ def test_damaged_open_effect_is_neither_run_nor_asked_about(damaged: Journal, gu
     assert called.count == 0
 
 
+@pytest.mark.parametrize("change", [1, -1])
+@pytest.mark.parametrize("guarantee", ["at_most_once", "idempotent"])
+def test_effect_whose_row_is_hidden_is_not_run(open_journal: Open, path: Path, guarantee: str, change: int) -> None:
+    """A flipped byte in the key of its index row hides it from a search: the row beside its place tells."""
+    j = open_journal()
+    for key in ("a", "k", "z"):
+        accept(j, key)
+    j.close()
+    place, beside = b"\x09\x01k", b"\x09\x01" + bytes([ord("k") + change])
+    with lmdb.open(str(path), lib_version=0) as environment, environment.begin(write=True) as txn:
+        row = txn.pop(place)
+        assert row is not None
+        txn.put(beside, row)
+    j = open_journal()
+    called, head = unused(), j.head()
+
+    with pytest.raises(CorruptRecordError) as caught:
+        if guarantee == "idempotent":
+            j.run_effect("k", called)
+        else:
+            j.effect("k", run=called, reconcile=called)
+
+    assert caught.value.key == "k"
+    assert (called.count, j.head()) == (0, head)
+    assert j.effect("0", run=lambda: 1, reconcile=unused()) == Accepted(1, "run")
+
+
 def test_damaged_step_is_not_computed_again(damaged: Journal) -> None:
     """A step whose record cannot be decoded has run: its body is not called, and nothing is written."""
     body, head = unused(), damaged.head()

@@ -219,7 +219,6 @@ def test_lines_are_told_after_their_commit(open_journal: Callable[..., Journal],
 
     On a loop it may only look, since it cannot wait.
     """
-    can_wait = facade.thread == threading.get_ident()
     handle: list[Journal] = []
     early: list[Line] = []
     appended: list[int] = []
@@ -234,6 +233,7 @@ def test_lines_are_told_after_their_commit(open_journal: Callable[..., Journal],
 
     logger = Logger(at_line)
     j = open_journal(logger=logger, wait_timeout=10)
+    can_wait = facade.thread == threading.get_ident()
     handle.append(j)
     accept(j, "k")
     leave_open(j, "o")

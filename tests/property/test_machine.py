@@ -20,9 +20,10 @@ from hypothesis.stateful import (
 )
 
 from journal import Accepted, Committed, Journal, JournalError, NotPerformed, Settled
+from tests.agreement.loops import AsyncFacade
 
 from .model import Died, Interrupted, Key, Model, PlannedIntent, Refused, Script, Walk, starts_with
-from .scripts import Boom, Dying, Plan, follow, intent_of, open_quietly, outcome_of, planned
+from .scripts import Boom, Dying, Plan, Silence, follow, intent_of, open_quietly, outcome_of, planned
 
 EXAMPLE_COUNT, STEP_COUNT, STEP_COUNT_MIN = {
     "deep": (1_500, 60, 50_000),
@@ -541,6 +542,20 @@ def _copy(model: Model) -> Model:
     )
 
 
+class AsyncTwins(Twins):
+    """An `AsyncJournal` and its twin."""
+
+    def open(self, **options: Any) -> Journal:
+        if not hasattr(self, "facade"):
+            self.facade = AsyncFacade()
+        opened: Journal = self.facade.open(self.path, logger=Silence(), clock=lambda: self.model.now, **options)
+        return opened
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.facade.close()
+
+
 def assert_same_walk(real: Settled, expected: Walk, *, is_skipping: bool, was_decided: bool) -> None:
     """Asserts that a walk says what the twin's says."""
     if expected.stopped is None:
@@ -565,13 +580,14 @@ def assert_same_walk(real: Settled, expected: Walk, *, is_skipping: bool, was_de
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * 60 * 60)
-def test_journal_and_its_twin_agree() -> None:
+@pytest.mark.parametrize("machine", [Twins, AsyncTwins])
+def test_journal_and_its_twin_agree(machine: type[Twins]) -> None:
     """In whatever order calls, restarts and deaths come, both answer, refuse and record the same."""
     global dying, step_count
     dying, step_count = Dying(), 0
     try:
         run_state_machine_as_test(
-            Twins,
+            machine,
             settings=settings(
                 max_examples=EXAMPLE_COUNT,
                 stateful_step_count=STEP_COUNT,

@@ -109,6 +109,9 @@ class Memory:
         positions = [position for position, entry in self._entries() if entry.key == form]
         return EffectState(positions[-1], self.effect_entry(positions[-1])) if positions else None
 
+    def glance(self, form: bytes) -> EffectState | None:
+        return self.effect(form)
+
     def effect_entry(self, position: int) -> EffectEntry:
         entry = self.record(position)
         assert isinstance(entry, EffectEntry)

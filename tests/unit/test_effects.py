@@ -258,6 +258,29 @@ def test_record_that_appears_meanwhile_is_not_overwritten() -> None:
     play.expect(Pause)
 
 
+@pytest.mark.parametrize("phase", [INTENT, RELEASED, ACCEPTED, UNCERTAIN])
+def test_record_that_the_first_look_did_not_find_is_not_overwritten(phase: Phase) -> None:
+    """That look vouches for nothing: the transaction finds what is there, and nobody is called on a guess."""
+    memory = with_(phase) if phase is INTENT else with_(INTENT, phase)
+    play = calling(at_most_once(run=unused), memory).does(Read, None).run(Enter, Commit, Read)
+
+    assert memory.commits == 1
+    assert len(memory.log) == (1 if phase is INTENT else 2)
+    assert play.is_done is (phase in (ACCEPTED, UNCERTAIN))
+    if not play.is_done:
+        play.expect(Ask)
+
+
+def test_damage_that_the_first_look_did_not_see_is_told() -> None:
+    """The transaction refuses: nothing is run, and whoever joined looks for itself."""
+    play = calling(at_most_once(run=unused)).does(Read, None).run(Enter)
+
+    with pytest.raises(CorruptRecordError):
+        play.raises(Commit, CorruptRecordError(None, "damaged"))
+
+    assert the_hold(play.memory).ends == [None]
+
+
 # Settled
 
 

@@ -180,6 +180,68 @@ def test_several_may_want_to_be_alone_at_once() -> None:
     InThread(lambda: gate.alone(body)).result()
 
 
+def test_shut_gate_lets_out_and_nobody_in() -> None:
+    """Those inside may look again; who comes new waits."""
+    gate = Gate()
+    order: list[str] = []
+    is_in, is_shut, may_come = threading.Event(), threading.Event(), threading.Event()
+
+    def inside() -> None:
+        with gate.lock():
+            is_in.set()
+            assert is_shut.wait(PATIENCE)
+            with gate.lock():
+                order.append("inside")
+
+    def newcomer() -> None:
+        with gate.lock():
+            pass
+        may_come.set()
+        assert is_shut.wait(PATIENCE)
+        with gate.lock():
+            order.append("newcomer")
+
+    def body() -> None:
+        is_shut.set()
+        calls[0].result()
+        with gate.lock():
+            order.append("shut")
+
+    calls = [InThread(inside), InThread(newcomer)]
+    assert is_in.wait(PATIENCE)
+    assert may_come.wait(PATIENCE)
+    with gate.lock():
+        gate.shut(body)
+    calls[1].result()
+
+    assert order == ["inside", "shut", "newcomer"]
+
+
+def test_gate_is_shut_beside_one_who_wants_to_be_alone() -> None:
+    """He waits until who had it shut is out, and neither waits for the other."""
+    gate = Gate()
+    order: list[str] = []
+
+    with gate.lock():
+        alone = InThread(lambda: gate.alone(lambda: order.append("alone")))
+        until(lambda: gate._is_wanted)
+        gate.shut(lambda: order.append("shut"))
+    alone.result()
+
+    assert order == ["shut", "alone"]
+
+
+@pytest.mark.parametrize("error", [Boom(), KeyboardInterrupt()])
+def test_gate_is_not_shut_any_more_whatever_was_raised(error: BaseException) -> None:
+    """It goes on as it is."""
+    gate = Gate()
+
+    with pytest.raises(type(error)), gate.lock():
+        gate.shut(raising(error))
+
+    assert not gate._is_shut
+
+
 def test_locks_of_threads_that_ended_are_forgotten() -> None:
     """A server makes threads without end."""
     gate = Gate()
@@ -224,7 +286,7 @@ def alone_interrupted(interrupt: InterruptAt) -> None:
     with interrupt:
         try:
             with gate.lock():
-                pass
+                gate.shut(lambda: None)
             gate.alone(lambda: None)
         except KeyboardInterrupt:
             pass
@@ -268,6 +330,33 @@ def test_what_is_not_committed_is_dropped(opened: Callable[..., Environment]) ->
     with pytest.raises(Boom):
         env.write(failing)
     assert get(env) == b"value"
+
+
+def test_writes_are_dropped_while_threads_read_on_and_on(opened: Callable[..., Environment]) -> None:
+    """LMDB's binding drops a write transaction only in a moment in which no other thread is in a call; it gets one."""
+    env = opened()
+    is_over = threading.Event()
+
+    def body(txn: lmdb.Transaction) -> None:
+        txn.put(KEY, b"never")
+
+    def failing(txn: lmdb.Transaction) -> None:
+        body(txn)
+        raise Boom
+
+    def reading() -> None:
+        while not is_over.is_set():
+            assert get(env) == b"value"
+
+    readers = [InThread(reading) for _ in range(4)]
+    for _ in range(20):
+        env.write(body)
+        with pytest.raises(Boom):
+            env.write(failing)
+    is_over.set()
+
+    for reader in readers:
+        reader.result()
 
 
 def test_readonly_environment_reads(opened: Callable[..., Environment]) -> None:

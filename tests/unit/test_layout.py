@@ -26,7 +26,8 @@ def test_record_comes_back_as_it_was_framed(position: int, head: bytes, payload:
     """Digest, head and payload, each by itself."""
     value = layout.frame(position, DIGEST, head, payload)
 
-    assert layout.unframe(position, value) == (DIGEST, head, payload)
+    assert layout.unframe(position, value) == layout.Frame(DIGEST, head, payload)
+    assert layout.head_of(position, value) == head
 
 
 @pytest.mark.parametrize("head, payload", PARTS)
@@ -93,6 +94,20 @@ def test_any_changed_byte_of_a_row_is_noticed() -> None:
         if byte != key[index]:
             with pytest.raises(DamagedRowError):
                 layout.unseal(key[:index] + bytes([byte]) + key[index + 1 :], value)
+
+
+def test_row_of_any_table_is_held_against_its_own_check() -> None:
+    """A log record against its position, any other row against its key; a key that looks like the log's is neither."""
+    rows = {
+        b"\x08\x01key": layout.seal(b"\x08\x01key", b"content"),
+        layout.log_key(7): layout.frame(7, DIGEST, HEAD, b""),
+    }
+
+    for key, value in rows.items():
+        layout.check(key, value)
+        for other in (layout.LOG, layout.LOG + key[1:4], layout.log_key(8), key + b"\x00", b"\x08\x01kez"):
+            with pytest.raises(DamagedRowError):
+                layout.check(other, value)
 
 
 def test_cut_row_is_noticed() -> None:

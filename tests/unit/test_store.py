@@ -392,12 +392,18 @@ def test_commit_gives_the_answer_and_the_records(store: Store) -> None:
     assert op_ids(store) == ["1"]
 
 
-def test_decision_that_changes_nothing_is_not_committed(store: Store) -> None:
-    """There is nothing to flush."""
-    commits = Commits(store)
+def test_decision_that_changes_nothing_writes_nothing(store: Store) -> None:
+    """There is nothing to flush: LMDB's last transaction is the one before."""
+
+    def last_txn() -> int:
+        return int(store._environment._require().info()["last_txnid"])
+
+    before = last_txn()
 
     assert store.commit(lambda txn: txn.head()).answer == 0
-    assert commits.count == 0
+    assert last_txn() == before
+    store.commit(appending("1"))
+    assert last_txn() == before + 1
 
 
 def test_entries_of_a_batch_share_one_commit(store: Store) -> None:

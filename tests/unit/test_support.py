@@ -85,6 +85,7 @@ def answers(view: Any) -> dict[str, Any]:
         form = key_form(key)
         found[f"{key!r:.20} {len(form)}"] = (
             view.effect(form),
+            view.glance(form),
             [effects(view, phases, after=form, limit=3) for phases in PHASES],
             [effects(view, phases, prefix=form) for phases in PHASES],
         )

@@ -53,7 +53,7 @@ class Owned:
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lmdb.Environment]:
     """An empty environment, to which nothing is committed."""
-    with lmdb.open(str(tmp_path_factory.mktemp("rows")), map_size=2**20, sync=False, lib_version=0) as opened:
+    with lmdb.open(str(tmp_path_factory.mktemp("rows")), map_size=2**23, sync=False, lib_version=0) as opened:
         yield opened
 
 
@@ -165,6 +165,24 @@ def test_effect_has_one_row_in_the_table_of_its_phase(
     table = layout.UNFINISHED if phase in UNFINISHED else layout.SETTLED
     found = {key: content for key, content in rows(raw).items() if key[:1] != layout.OWNER}
     assert found == {table + FORM: layout.pack_u64(1) + bytes([phase])}
+
+
+def test_misses_and_new_rows_do_not_disturb_each_other(txn: StoreTransaction) -> None:
+    """Over many pages, and in any order of keys: what was looked for before it was there is found afterwards."""
+    numbers = [number * 7_919 % 3_001 for number in range(3_000)]
+
+    for number in numbers:
+        form = key_form(f"key-{number:04}")
+        assert txn.effect(form) is None
+        position = txn.append(event(Phase.INTENT, key=f"key-{number:04}"))
+        if number % 3:
+            txn.append(event(Phase.ACCEPTED, position, key=f"key-{number:04}"))
+
+    for number in numbers:
+        state = txn.effect(key_form(f"key-{number:04}"))
+        assert state is not None
+        assert state.entry.phase is (Phase.ACCEPTED if number % 3 else Phase.INTENT)
+        assert txn.effect(key_form(f"key-{number:04}-")) is None
 
 
 @pytest.mark.parametrize("before", Phase)

@@ -216,8 +216,8 @@ def test_record_that_was_replaced_is_found(txn: lmdb.Transaction, position: int)
 def test_records_that_changed_places_are_found(txn: lmdb.Transaction) -> None:
     """Even with checksums that are right at their new places."""
     one, two = (layout.unframe(position, GOLDEN[layout.log_key(position)]) for position in (2, 3))
-    txn.put(layout.log_key(2), layout.frame(2, *two))
-    txn.put(layout.log_key(3), layout.frame(3, *one))
+    txn.put(layout.log_key(2), layout.frame(2, two.digest, two.head, two.payload))
+    txn.put(layout.log_key(3), layout.frame(3, one.digest, one.head, one.payload))
 
     assert {("log", 2), ("log", 3)} <= seen(txn)
 

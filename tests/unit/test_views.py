@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +20,7 @@ from journal._core.operations import append
 from journal._core.payloads import digest
 from journal._core.requests import OperationPage
 from journal._storage import layout, views
+from journal._storage.transaction import StoreTransaction
 from journal._storage.views import StoreView, encode
 from journal.errors import CorruptRecordError
 from journal.records import EffectEntry, Guarantee, OperationRecord, OwnerRow, Phase, StepRecord, StreamRow
@@ -63,6 +65,12 @@ def txn(env: lmdb.Environment) -> Iterator[lmdb.Transaction]:
 def view(txn: lmdb.Transaction) -> StoreView:
     """The journal as that transaction sees it."""
     return StoreView(txn, GENESIS)
+
+
+class Writing(StoreView):
+    """A view that looks as a write transaction does."""
+
+    _likely_tables = StoreTransaction._likely_tables
 
 
 def name_of(key: bytes) -> str:
@@ -587,6 +595,30 @@ def test_position_that_is_damaged_in_its_place_never_shortens_a_stream(tmp_path:
         assert answer is CorruptRecordError, (before, after)
 
 
+@pytest.mark.parametrize("key", GOLDEN, ids=name_of)
+def test_damaged_row_is_never_found_at_a_glance(txn: lmdb.Transaction, view: StoreView, key: bytes) -> None:
+    """What is found agrees with its checks, and is what was there."""
+
+    def found() -> list[Any]:
+        return [outcome(methodcaller("glance", key_form(asked)), view) for asked in KEYS]
+
+    value, before = GOLDEN[key], found()
+    txn.put(key, value[:-1] + bytes([value[-1] ^ 0x10]))
+
+    for answer, expected in zip(found(), before, strict=True):
+        assert answer is CorruptRecordError or answer == expected
+
+
+def test_glance_does_not_vouch_for_what_it_does_not_find(txn: lmdb.Transaction, view: StoreView) -> None:
+    """A row hidden by its own key is missed; the look that an intent rests on refuses."""
+    key = layout.form_key(layout.SETTLED, key_form("asked"))
+    hidden(txn, key, key[:-1] + b"e")
+
+    assert view.glance(key_form("asked")) is None
+    with pytest.raises(CorruptRecordError):
+        view.effect(key_form("asked"))
+
+
 def hidden(txn: lmdb.Transaction, key: bytes, other: bytes) -> None:
     """Move a row beside its place: a flipped byte in its key, as a damaged page would have it."""
     value = GOLDEN[key]
@@ -644,8 +676,10 @@ def test_key_that_is_damaged_in_its_place_is_told_or_does_not_matter(
             changed = key[:place] + bytes([key[place] ^ mask]) + key[place + 1 :]
             (tmp_path / "data.mdb").write_bytes(image.replace(key, changed))
             with lmdb.open(str(tmp_path), readonly=True, lock=False, lib_version=0) as opened, opened.begin() as txn:
-                for name, ask in QUESTIONS.items():
-                    answer = outcome(ask, StoreView(txn, GENESIS))
+                # A view of its own for each question, and one for all, whose searches begin where the last one ended.
+                shared = Writing(txn, GENESIS)
+                for (name, ask), is_shared in itertools.product(QUESTIONS.items(), (False, True)):
+                    answer = outcome(ask, shared if is_shared else StoreView(txn, GENESIS))
                     # A journal without its header is not opened.
                     is_refused = answer is CorruptRecordError or (name, answer) == ("header", None)
                     assert is_refused or answer == sound[name], (name, place, mask)
@@ -687,9 +721,7 @@ class DisorderedTransaction:
         return Disordered(list(self._found))
 
 
-@pytest.mark.parametrize(
-    "found", [(b"\x07\x01a",), (b"\x07\x01k",), (b"\x07\x01z", b"\x07\x01z"), (b"\x07\x01z", b"\x07\x01k")]
-)
+@pytest.mark.parametrize("found", [(b"\x07\x01a",), (b"\x07\x01z", b"\x07\x01z"), (b"\x07\x01z", b"\x07\x01k")])
 def test_page_out_of_order_is_damage(found: tuple[bytes, ...]) -> None:
     """A search in it proves nothing: what comes next is not past the key, or what comes before is not before it."""
     transaction: Any = DisorderedTransaction(*found)
