@@ -20,7 +20,7 @@ def post_fork(server: Any, worker: Any) -> None:
     from tests.servers import wsgi
 
     if wsgi.OPENED == "in post_fork":
-        payments.recover(wsgi.handle())
+        payments.note_recovery(wsgi.handle().recover(intents=payments.intents))
     payments.note("forked")
 
 

@@ -13,11 +13,12 @@ from urllib.parse import quote
 import msgspec
 
 import journal
-from journal import Accepted, Committed, Intent, Signal
+from journal import Accepted, Committed, Intent, Settled, Signal
 from tests.crash.support.lines import append_line
 
 JOURNAL = os.environ.get("PAYMENTS_JOURNAL", "")
 RECIPIENT = os.environ.get("PAYMENTS_RECIPIENT", "")
+WAIT_TIMEOUT = float(os.environ.get("PAYMENTS_WAIT_TIMEOUT", "60"))
 STREAM = "payments"
 
 
@@ -40,7 +41,7 @@ def key_of(name: str) -> tuple[str, str]:
 
 def open_journal() -> journal.Journal:
     """A handle for this process."""
-    return journal.open(JOURNAL, operation=Payment)
+    return journal.open(JOURNAL, operation=Payment, wait_timeout=WAIT_TIMEOUT)
 
 
 def ask_recipient(path: str, body: Any = None) -> Any:
@@ -64,10 +65,10 @@ def intents(committed: Committed) -> list[Intent]:
     return [Intent(key_of(payment.name), run, reconcile)]
 
 
-def recover(j: journal.Journal) -> None:
-    """Settles what an earlier life left open, and tells the test."""
-    settled = j.recover(intents=intents)
-    note("recovered", ran=settled.ran, reused=settled.reused, reconciled=settled.reconciled, whole=not settled.stopped)
+def note_recovery(settled: Settled) -> None:
+    """Tells the test what became of what an earlier life left open."""
+    reason = settled.stopped.reason if settled.stopped else None
+    note("recovered", ran=settled.ran, reused=settled.reused, reconciled=settled.reconciled, stopped=reason)
 
 
 def pay(j: journal.Journal, name: str, cents: int) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from .support import Recipient, Served, wait_until
 CONFIG = Path(__file__).with_name("gunicorn_config.py")
 
 
-def start(served: Served, opened: str, worker_count: int, *options: str) -> None:
+def start(served: Served, opened: str, worker_count: int, *options: str, **environment: str) -> None:
     """Starts gunicorn, with sync workers, which take one request at a time, unless the options say otherwise."""
     command = [sys.executable, "-m", "gunicorn", "--config", str(CONFIG), "--bind", "fd://{fd}"]
-    served.start(*command, "--workers", str(worker_count), *options, PAYMENTS_OPENED=opened)
+    served.start(*command, "--workers", str(worker_count), *options, PAYMENTS_OPENED=opened, **environment)
     wait_until(lambda: len(served.notes("forked")) == worker_count)
 
 
@@ -92,9 +92,30 @@ def test_replaced_worker_reconciles_what_a_killed_one_left(served: Served, recip
 
     newest = served.notes("recovered")[-1]
     assert newest["pid"] not in {note["pid"] for note in served.notes("forked")[:2]}
-    assert (newest["reconciled"], newest["ran"], newest["whole"]) == (1, 0, True)
+    assert (newest["reconciled"], newest["ran"], newest["stopped"]) == (1, 0, None)
     assert pay(served, "cut off") | {"pid": 0} == {"pid": 0, "position": 1, "proof": "delivery-1", "via": "reconcile"}
     assert recipient.deliveries("cut off") == ["delivery-1"]
+
+
+def test_worker_that_comes_up_waits_no_longer_for_another_one(served: Served, recipient: Recipient) -> None:
+    """Its recovery stops at an effect that a living worker has in flight, after `wait_timeout`, and harms nothing."""
+    start(served, "in post_fork", 2, PAYMENTS_WAIT_TIMEOUT="0.2")
+    recipient.hold("slow")
+
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(pay, served, "slow")
+        recipient.wait_until_delivered("slow")
+        [running] = served.notes("running")
+        [idle] = {note["pid"] for note in served.notes("forked")} - {running["pid"]}
+        os.kill(idle, signal.SIGKILL)
+        wait_until(lambda: len(served.notes("recovered")) == 3)
+        recipient.release()
+        paid = answer.result()
+
+    newest = served.notes("recovered")[-1]
+    assert (newest["stopped"], newest["ran"], newest["reconciled"]) == ("in_flight", 0, 0)
+    assert (paid["pid"], paid["via"]) == (running["pid"], "run")
+    assert recipient.deliveries("slow") == [paid["proof"]]
 
 
 def test_threads_of_several_workers_deliver_each_key_once(served: Served, recipient: Recipient) -> None:
