@@ -285,19 +285,23 @@ class JournalReadonlyError(_HandleError):
 
 
 class JournalBusyError(_HandleError):
-    """Another process kept the writer's turn too long: look at it, then try again."""
+    """Another process was in the way too long, with the writer's turn mostly: look at it, then try again."""
 
-    def __init__(self, path: str, pid: int | None, reason: str = "the writer's turn is held") -> None:
-        super().__init__(path, pid, reason)
+    def __init__(
+        self,
+        path: str,
+        pid: int | None,
+        reason: str = "the writer's turn is held",
+        advice: str = "see whether a process is stopped, then try again",
+    ) -> None:
+        super().__init__(path, pid, reason, advice)
         self.pid = pid
         self.reason = reason
+        self.advice = advice
 
     def __str__(self) -> str:
         by = "" if self.pid is None else f" by process {self.pid}"
-        return (
-            f"journal {self.path!r} is busy: {self.reason}{by}; nothing was written, see whether a process is stopped, "
-            "then try again"
-        )
+        return f"journal {self.path!r} is busy: {self.reason}{by}; nothing was written, {self.advice}"
 
 
 class UnsupportedFormatError(_HandleError):

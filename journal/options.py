@@ -61,6 +61,12 @@ MAP_RESERVE_BYTES: Final = 256 * 1024
 READERS_MAX: Final = 2_048
 """Reader slots shared by all processes: one for each live read transaction, 64 bytes each."""
 
+SWEEP_SECONDS: Final = 1.0
+"""How often a process that commits frees the slots of dead readers, which keep pages from being used again."""
+
+SPARE_READERS: Final = 8
+"""Reader slots that a process keeps for its next reads: as many threads as read at once in a busy one."""
+
 BATCH_ENTRIES_MAX: Final = 1_024
 """Entries of one shared commit: bounds the time that the first of them waits."""
 
@@ -78,6 +84,12 @@ POLL_SECONDS_MAX: Final = 0.02
 
 COURTESY_SECONDS: Final = 0.25
 """How long a writer lets the one that waits longest go first, before it contends for the turn itself."""
+
+FORK_SECONDS_MAX: Final = 1.0
+"""How long a parent waits for its forked child to close the journal that it inherited, before it goes on reading."""
+
+DISTRUST_SECONDS: Final = 2.0
+"""How long a writer goes past one that waits longest and does not take its turn: it is stopped, and may be for long."""
 
 PROGRESS_SECONDS: Final = 0.1
 """Shortest time between two calls of a recovery's `progress`."""

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Anything else that is skipped was expected to run, and fails instead.
 MAY_LACK = {
     "root": "mounts a small file system, or gives away a file; a developer's account may not",
+    "pid namespaces": "only root, or a user whom the machine allows it, can make one",
     "network file system": "only root on a machine with the right kernel module can mount one",
 }
 

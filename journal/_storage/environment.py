@@ -19,7 +19,14 @@ import lmdb
 
 from journal._storage.files import FILE_MODE
 from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
-from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, POLL_SECONDS_MAX, READERS_MAX
+from journal.options import (
+    MAP_BYTES_MIN,
+    MAP_RESERVE_BYTES,
+    POLL_SECONDS_MAX,
+    READERS_MAX,
+    SPARE_READERS,
+    SWEEP_SECONDS,
+)
 
 T = TypeVar("T")
 
@@ -122,12 +129,9 @@ class Environment:
         self.directory = directory
         self.gate = Gate()
         self._max_size = max_size
-        self._env: lmdb.Environment | None = _open_any_size(
-            directory,
-            readonly=readonly,
-            map_bytes=map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES),
-        )
-        self._env.reader_check()
+        map_bytes = map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES)
+        self._env: lmdb.Environment | None = _open_any_size(directory, readonly=readonly, map_bytes=map_bytes)
+        self._sweep()
 
     def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
         """Run a function in a read transaction; nothing of LMDB's may leave it."""
@@ -147,6 +151,9 @@ class Environment:
                 # abort wait for a moment in which no other thread is in a call: who reads on and on leaves it none.
                 self.gate.shut(txn.abort)
 
+        if time.monotonic() >= self._sweep_at:
+            # By who commits, since it is commits that cannot use the pages again which a dead reader keeps.
+            self._sweep()
         return self._transact(body_then_drop, write=True)
 
     def _transact(self, body: Callable[[lmdb.Transaction], T], *, write: bool) -> T:
@@ -157,10 +164,20 @@ class Environment:
             except lmdb.MapResizedError:
                 # Another process made the map larger: adopt its size.
                 self.gate.alone(lambda: self._require().set_mapsize(0))
+            except lmdb.BadRslotError:
+                # A slot that was kept for this read was taken away: begin with another one.
+                continue
             except lmdb.ReadersFullError:
-                if not self._require().reader_check():
+                if not self._sweep():
                     time.sleep(POLL_SECONDS_MAX)
         raise JournalBusyError(self.directory, None, READERS_FULL)
+
+    def _sweep(self) -> int:
+        """Free the reader slots of dead processes; how many there were."""
+        with self.gate.lock():
+            self._sweep_at = time.monotonic() + SWEEP_SECONDS
+            cleared: int = self._require().reader_check()
+            return cleared
 
     def grow(self, *, settles: bool) -> None:
         """Make the map larger; its last part is kept for what settles an effect already in flight.
@@ -266,6 +283,9 @@ def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, cre
         # Read-ahead is for scans; effects are looked up at random.
         readahead=False,
         max_readers=READERS_MAX,
+        # To take a slot is to hold a lock without a bounded wait: a process that is stopped just then would stop every
+        # reader. So slots are kept for the next read.
+        max_spare_txns=SPARE_READERS,
         max_dbs=0,
         lock=True,
         # Two engines are linked in, and an environment variable can change the default: name the one of our format.

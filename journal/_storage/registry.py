@@ -1,12 +1,21 @@
-"""The journals that this process has open: each once, whatever its path is spelled like, and none across a fork."""
+"""The journals that this process has open: each once, whatever its path is spelled like, and none across a fork.
+
+A forked child must close what it inherited, or it could not open the journal for itself. LMDB's close frees every reader
+slot of the process that opened, in the table that the child shares with its parent. So the parent, which has no
+transaction open while it forks, begins the next one when the child has closed: the end of a pipe says so.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from journal.options import FORK_SECONDS_MAX
 
 if TYPE_CHECKING:
     from journal._storage.files import FileIdentity
@@ -16,6 +25,7 @@ _lock: Final = threading.RLock()
 _open: Final[dict[FileIdentity, weakref.ref[Store]]] = {}
 _forking: list[Store] = []
 _lingering: Final[list[int]] = []
+_pipe: Final[list[int]] = []
 
 
 def open_once(store: Store, identity: FileIdentity, open_files: Callable[[], None]) -> bool:
@@ -29,9 +39,10 @@ def open_once(store: Store, identity: FileIdentity, open_files: Callable[[], Non
         return True
 
 
-def forget(identity: FileIdentity) -> None:
-    """The store of this file was closed."""
+def close(identity: FileIdentity, close_files: Callable[[], Any]) -> None:
+    """Close a store's files and forget it; a fork sees all of them open or none."""
     with _lock:
+        close_files()
         _open.pop(identity, None)
 
 
@@ -41,6 +52,11 @@ def linger(descriptor: int) -> None:
         _lingering.append(os.dup(descriptor))
 
 
+def without_fork() -> threading.RLock:
+    """What to hold around files that no child may inherit: nobody could close them there."""
+    return _lock
+
+
 def _before_fork() -> None:
     _lock.acquire()
     for reference in _open.values():
@@ -48,9 +64,18 @@ def _before_fork() -> None:
         if store is not None:
             store.before_fork()
             _forking.append(store)
+    if _forking:
+        with contextlib.suppress(OSError):  # no descriptors are left: the child is not waited for
+            _pipe.extend(os.pipe())
 
 
 def _after_fork_in_parent() -> None:
+    if _pipe:
+        reading, writing = _pipe
+        os.close(writing)
+        select.select([reading], [], [], FORK_SECONDS_MAX)
+        os.close(reading)
+        _pipe.clear()
     for store in _forking:
         store.after_fork_in_parent()
     _forking.clear()
@@ -64,6 +89,8 @@ def _after_fork_in_child() -> None:
     for store in _forking:
         store.after_fork_in_child()
     _forking.clear()
+    while _pipe:
+        os.close(_pipe.pop())
     _lock.release()
 
 

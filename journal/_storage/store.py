@@ -41,7 +41,7 @@ from journal.errors import (
     JournalReadonlyError,
     UnsupportedFormatError,
 )
-from journal.options import PAGE_SCAN_RECORDS
+from journal.options import PAGE_SCAN_RECORDS, POLL_SECONDS_MAX
 from journal.records import FORMAT_VERSION, Header, LogRecord, Phase
 from journal.values import Finding, Stats
 
@@ -50,6 +50,13 @@ T = TypeVar("T")
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ROOM_BYTES: Final = 4 * 1024 * 1024
 """With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
+
+
+_SAME_PID: Final = "LMDB tells processes apart by their pids, and this one's is taken in another pid namespace"
+_SHARE_PIDS: Final = (
+    "let the containers share a pid namespace (docker run --pid=container:NAME or --pid=host, in Kubernetes "
+    "shareProcessNamespace), or try again when the other one has ended"
+)
 
 
 class Store:
@@ -76,8 +83,20 @@ class Store:
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {self._data_path: files.identity_of(self._data_path)}
-        if not registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
-            raise JournalLockedError(directory, os.getpid())
+        deadline = time.monotonic() + wait_timeout
+        while not self._open_once(map_size, max_size, deadline):
+            time.sleep(POLL_SECONDS_MAX)
+
+    def _open_once(self, map_size: int, max_size: int | None, deadline: float) -> bool:
+        """Open the files; False where another process is in the way, which is waited for until the deadline."""
+        try:
+            if registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
+                return True
+        except JournalBusyError:
+            if time.monotonic() >= deadline:
+                raise
+            return False
+        raise JournalLockedError(self.directory, self._pid)
 
     def _open(self, map_size: int, max_size: int | None) -> None:
         directory = self.directory
@@ -222,8 +241,7 @@ class Store:
             self.group.close()
             if lingers and self._owner is not None:
                 registry.linger(self._owner.descriptor)
-            self._finalizer()
-            registry.forget(self._identities[self._data_path])
+            registry.close(self._identities[self._data_path], self._finalizer)
 
     # --- around a fork -----------------------------------------------------------------------------------------
 
@@ -463,7 +481,8 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
     header = Header(FORMAT_VERSION, secrets.token_hex(16), time_of(clock))
     row = layout.seal(layout.HEADER_KEY, encode(header))
     try:
-        create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
+        with registry.without_fork():
+            create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
     except lmdb.Error as error:
         free = files.free_bytes(directory)
         if getattr(error, "code", None) in _NO_ROOM or free < _ROOM_BYTES:
@@ -486,8 +505,7 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
     except lmdb.Error as error:
         code = getattr(error, "code", None) or 0
         if code == errno.EAGAIN:
-            reason = "another process has the same pid in another pid namespace, and LMDB cannot tell the two apart"
-            raise JournalBusyError(directory, os.getpid(), reason) from error
+            raise JournalBusyError(directory, os.getpid(), _SAME_PID, _SHARE_PIDS) from error
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
 
 

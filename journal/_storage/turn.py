@@ -4,14 +4,15 @@ LMDB's writer mutex has neither, and a copy of the directory made inside a proce
 relies on. `flock` is dropped by neither, and the kernel releases it when its holder dies.
 
 Who waits holds the place in front (a lock on the file's first byte), which everybody takes before the turn itself: so
-a process that commits without a pause does not overtake one that waits. The place is a courtesy and bounded: were its
-holder stopped, the others would contend for the turn directly.
+a process that commits without a pause does not overtake one that waits. The place is a courtesy and bounded: where its
+holder is stopped, the others contend for the turn directly, and ask for the place again only after a while.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import struct
 import time
@@ -19,10 +20,12 @@ from collections.abc import Callable
 from typing import Final
 
 from journal.errors import JournalBusyError
-from journal.options import COURTESY_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
+from journal.options import COURTESY_SECONDS, DISTRUST_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 
 FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+
+_UNSEEN: Final = "the writer's turn is held by a process that is not to be seen from here (another pid namespace)"
 
 
 class Turn:
@@ -31,6 +34,7 @@ class Turn:
     def __init__(self, directory: str, descriptor: int) -> None:
         self._directory = directory
         self._descriptor = descriptor
+        self._courteous_from = 0.0
 
     def run(self, body: Callable[[], None], deadline: float) -> None:
         """Do something in the turn; `deadline` is in `time.monotonic()` seconds.
@@ -39,15 +43,24 @@ class Turn:
             JournalBusyError: another process held it until the deadline.
         """
         try:
-            _poll(self._take_place, min(deadline, time.monotonic() + COURTESY_SECONDS))
-            if not _poll(self._take_turn, deadline):
-                raise JournalBusyError(self._directory, holder_of(self._descriptor))
+            self._wait(deadline)
             self._set_place(fcntl.F_UNLCK)
             body()
         except BaseException:
             self.release()
             raise
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _wait(self, deadline: float) -> None:
+        now = time.monotonic()
+        is_polite = now < self._courteous_from or _poll(self._take_place, min(deadline, now + COURTESY_SECONDS))
+        tries = _poll(self._take_turn, deadline)
+        if not tries:
+            pid = holder_of(self._descriptor)
+            raise JournalBusyError(self._directory, pid) if pid else JournalBusyError(self._directory, None, _UNSEEN)
+        if tries == 1 and not is_polite:
+            # Who has the place does not take a turn that is free: it is stopped.
+            self._courteous_from = time.monotonic() + DISTRUST_SECONDS
 
     def release(self) -> None:
         """Give back whatever is held of the turn; nothing is fine."""
@@ -64,19 +77,20 @@ class Turn:
         fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
 
 
-def _poll(take: Callable[[], None], deadline: float) -> bool:
-    """Try to take a lock until the deadline; whether it was taken."""
+def _poll(take: Callable[[], None], deadline: float) -> int:
+    """Try to take a lock until the deadline; how many tries it took, 0 where it was not taken."""
     pause = POLL_SECONDS_MIN
-    while True:
+    for tries in itertools.count(1):
         try:
             take()
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                return False
+                break
         else:
-            return True
+            return tries
         time.sleep(pause)
         pause = min(2 * pause, POLL_SECONDS_MAX)
+    return 0
 
 
 def holder_of(descriptor: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from journal._storage import environment
 from journal._storage.environment import Environment, Gate, create_data_file
 from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
-from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES
+from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES, SWEEP_SECONDS
 from tests.unit.support import PATIENCE, Boom, InterruptAt, InThread, lines_interrupted, raising, until
 
 KEY: Final = b"\x01key"
@@ -446,6 +447,19 @@ def test_map_that_another_process_made_larger_is_adopted(
     assert lmdb_env.asked == ["begin", "set_mapsize 0", "begin", "set_mapsize 0", "begin"]
 
 
+@pytest.mark.parametrize("use", [get, put])
+def test_slot_that_was_taken_away_is_done_without(
+    opened: Callable[..., Environment], use: Callable[[Environment], Any]
+) -> None:
+    """The transaction begins with another one."""
+    env = opened()
+    lmdb_env = stubborn(env, lmdb.BadRslotError("taken"))
+
+    use(env)
+
+    assert lmdb_env.asked == ["begin", "begin"]
+
+
 @pytest.mark.parametrize("dead_readers, pauses", [(1, 0), (0, 1)])
 def test_full_reader_table_is_swept(
     opened: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, dead_readers: int, pauses: int
@@ -460,6 +474,43 @@ def test_full_reader_table_is_swept(
 
     assert lmdb_env.asked == ["begin", "reader_check", "begin"]
     assert len(slept) == pauses
+
+
+def test_writer_sweeps_once_in_a_while(opened: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that commits for long frees what dead readers keep, without anybody opening; readers do not."""
+    now = [0.0]
+    sweeps: list[float] = []
+    monkeypatch.setattr("journal._storage.environment.time.monotonic", lambda: now[0])
+    env = opened()
+    lmdb_env = stubborn(env)
+
+    for now[0] in (0.1, SWEEP_SECONDS - 0.1, SWEEP_SECONDS, SWEEP_SECONDS + 0.1, 2.5 * SWEEP_SECONDS):
+        get(env)
+        put(env)
+        if "reader_check" in lmdb_env.asked:
+            sweeps.append(now[0])
+        lmdb_env.asked.clear()
+
+    assert sweeps == [SWEEP_SECONDS, 2.5 * SWEEP_SECONDS]
+
+
+def test_slot_is_kept_for_the_next_read(opened: Callable[..., Environment]) -> None:
+    """To take one is to hold a lock of all processes, and who is stopped just then would stop them."""
+    env = opened()
+    get(env)
+    before = own_slots(env)
+
+    get(env)
+    put(env)
+    get(env)
+
+    assert own_slots(env) == before == 1
+
+
+def own_slots(env: Environment) -> int:
+    """How many slots of the table this process has."""
+    lines = env._require().readers().splitlines()[1:]
+    return sum(line.split()[0] == str(os.getpid()) for line in lines)
 
 
 def test_reader_table_that_stays_full_is_told(

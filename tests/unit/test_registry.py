@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from journal._storage import registry
+import journal
+from journal._storage import environment, files, registry
 from journal._storage.files import FileIdentity
-from tests.unit.support import Boom, InThread, raising
+from tests.unit.support import PATIENCE, Boom, InThread, raising, until
 
 NUMBERS: Final = itertools.count(1)
 
@@ -37,7 +43,7 @@ def identity() -> Iterator[FileIdentity]:
     """A file that nobody else has open."""
     made = FileIdentity(-1, next(NUMBERS))
     yield made
-    registry.forget(made)
+    registry.close(made, lambda: None)
 
 
 def open_once(identity: FileIdentity, handle: Any = None) -> bool:
@@ -64,14 +70,14 @@ def test_other_files_are_open_beside(identity: FileIdentity) -> None:
 
     assert open_once(identity)
     assert open_once(other)
-    registry.forget(other)
+    registry.close(other, lambda: None)
 
 
 def test_file_that_was_closed_may_be_opened_again(identity: FileIdentity) -> None:
-    """Forgetting one that is not there is fine."""
-    registry.forget(identity)
+    """Closing one that is not there is fine."""
+    registry.close(identity, lambda: None)
     open_once(identity)
-    registry.forget(identity)
+    registry.close(identity, lambda: None)
 
     assert open_once(identity)
 
@@ -130,7 +136,7 @@ def test_handles_that_are_gone_have_no_part_in_a_fork(identity: FileIdentity, *,
     keep.clear()
     gc.collect()
     open_once(other, closed)
-    registry.forget(other)
+    registry.close(other, lambda: None)
 
     assert forked(closed, is_child=is_child) == []
     assert registry._forking == []
@@ -144,3 +150,90 @@ def test_no_handle_is_opened_during_a_fork(identity: FileIdentity) -> None:
     registry._after_fork_in_parent()
 
     assert opening.result() is True
+
+
+def test_no_handle_is_closed_during_a_fork(identity: FileIdentity) -> None:
+    """A child finds all of its files open, or none: what is half closed nobody could close there."""
+    closed: list[str] = []
+    open_once(identity)
+    registry._before_fork()
+    closing = InThread(lambda: registry.close(identity, lambda: closed.append("closed")))
+    assert (closing._thread.is_alive(), closed) == (True, [])
+    registry._after_fork_in_parent()
+    closing.result()
+
+    assert closed == ["closed"]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # what is risky about it is what is tested
+def test_child_opens_a_journal_that_was_being_made_at_the_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not inherit the half-made file, which nobody could close there and LMDB would take for open."""
+    directory = str(tmp_path / "journal")
+    is_making, may_end = threading.Event(), threading.Event()
+    real = environment._open
+
+    def open_slowly(path: str, **options: Any) -> Any:
+        made = real(path, **options)
+        if path.endswith(files.NEW_DATA_FILE):
+            is_making.set()
+            assert may_end.wait(PATIENCE)
+        return made
+
+    def fork() -> int:
+        pid = os.fork()
+        if pid == 0:
+            may_end.set()
+            try:
+                journal.open(directory).close()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        return pid
+
+    monkeypatch.setattr(environment, "_open", open_slowly)
+    making = InThread(lambda: journal.open(directory).close())
+    assert is_making.wait(PATIENCE)
+    forking = InThread(fork)
+    until(lambda: not forking._thread.is_alive() or is_in(forking._thread, registry._before_fork))
+    may_end.set()
+    making.result()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(forking.result(), 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_parent_goes_on_when_its_child_has_closed(identity: FileIdentity) -> None:
+    """LMDB's close in the child frees the parent's reader slots: no read of the parent may be under way then."""
+    reading, writing = os.pipe()
+
+    class Slow(Handle):
+        def after_fork_in_child(self) -> None:
+            for _ in range(1_000):
+                os.sched_yield()
+            os.write(writing, b"closed")
+
+    open_once(identity, Slow())
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+
+    assert select.select([reading], [], [], 0)[0] == [reading]
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_parent_does_not_wait_without_a_pipe(identity: FileIdentity, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no descriptor is left a fork works as well."""
+    handle = Handle()
+    open_once(identity, handle)
+    monkeypatch.setattr(os, "pipe", raising(OSError(24, "too many")))
+
+    assert forked(handle, is_child=False) == ["before", "parent"]
+
+
+def is_in(thread: threading.Thread, function: Callable[..., Any]) -> bool:
+    """Whether a thread is just inside a function."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is function.__code__

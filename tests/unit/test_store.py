@@ -349,7 +349,7 @@ def test_error_of_lmdb_at_open_says_what_it_means(
     with monkeypatch.context() as patched:
         patched.setattr(environment, "_open", raising(error))
         with pytest.raises(expected) as caught:
-            opened()
+            opened(wait_timeout=0.01)
     assert type(caught.value) is expected
     assert caught.value.__cause__ is error
 

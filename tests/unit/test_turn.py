@@ -16,6 +16,7 @@ import pytest
 from journal._storage import turn
 from journal._storage.turn import FLOCK, Turn, holder_of
 from journal.errors import JournalBusyError
+from journal.options import DISTRUST_SECONDS
 from tests.unit.support import Boom, raising
 
 PATIENCE: Final = 30.0
@@ -112,6 +113,19 @@ def test_turn_that_another_keeps_too_long_is_told(turns: list[Turn], descriptors
     assert is_free(descriptors[2])
 
 
+def test_turn_of_a_process_that_cannot_be_seen_is_told(turns: list[Turn], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in another pid namespace, so that there is no pid to give."""
+    monkeypatch.setattr(turn, "holder_of", lambda _: None)
+
+    def want() -> None:
+        with pytest.raises(JournalBusyError) as caught:
+            turns[1].run(raising(AssertionError("this must not run")), later(0))
+        assert caught.value.pid is None
+        assert "another pid namespace" in str(caught.value)
+
+    turns[0].run(want, later())
+
+
 def test_place_in_front_is_a_courtesy(
     turns: list[Turn], descriptors: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +137,50 @@ def test_place_in_front_is_a_courtesy(
     turns[0].run(lambda: done.append(True), later())
 
     assert done == [True]
+
+
+def test_who_stands_still_in_front_is_passed_without_a_pause(
+    turns: list[Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is asked for once, and again after a while: not every commit pays for one that is stopped."""
+    monkeypatch.setattr(turn, "COURTESY_SECONDS", 0.0)
+    asked: list[str] = []
+
+    def take_place() -> None:
+        asked.append("asked")
+        raise BlockingIOError
+
+    monkeypatch.setattr(turns[0], "_take_place", take_place)
+    now = [100.0]
+    monkeypatch.setattr(turn.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]  # a module that it uses
+
+    for seconds in (0.0, DISTRUST_SECONDS / 2, DISTRUST_SECONDS, DISTRUST_SECONDS * 1.5):
+        now[0] = 100.0 + seconds
+        turns[0].run(lambda: None, now[0] + PATIENCE)
+
+    assert asked == ["asked", "asked"]
+
+
+def test_who_waits_for_a_turn_that_is_held_is_no_suspect(
+    turns: list[Turn], descriptors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not take the turn: the next time it goes first."""
+    monkeypatch.setattr(turn, "COURTESY_SECONDS", 0.0)
+    fcntl.fcntl(descriptors[1], fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    tries: list[str] = []
+    real = turns[0]._take_turn
+
+    def take_turn() -> None:
+        tries.append("tried")
+        if len(tries) == 1:
+            raise BlockingIOError
+        real()
+
+    monkeypatch.setattr(turns[0], "_take_turn", take_turn)
+
+    turns[0].run(lambda: None, later())
+
+    assert turns[0]._courteous_from == 0.0
 
 
 def test_place_of_another_is_left_to_it(

@@ -1,10 +1,12 @@
-"""Where a process dies: at the n-th of the places that a fuse has been told to count.
+"""Where a process dies, or stands still: at the n-th of the places that a fuse has been told to count.
 
 A seam tells the fuse of places inside the journal; each is wrapped in the child alone, which then lives one call.
 """
 
 import contextlib
+import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -44,6 +46,23 @@ class Fuse:
         if self.count == self.length:
             say_parent(place)
             die()
+
+
+class Halt(Fuse):
+    """Stops the process at the `length`-th place of some name; it goes on when it is sent SIGCONT."""
+
+    def __init__(self, place: str, length: int = 1) -> None:
+        super().__init__(length)
+        self.place = place
+
+    def reach(self, place: str) -> None:
+        """One place more; says its name to the parent before standing still there."""
+        if not self._burns or place != self.place:
+            return
+        self.count += 1
+        if self.count == self.length:
+            say_parent(place)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class DyingLogger:

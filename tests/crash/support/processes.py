@@ -8,11 +8,13 @@ second process looks at the file. Knows nothing of the journal.
 
 import contextlib
 import os
+import pathlib
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -67,6 +69,26 @@ class Process(Generic[T]):
                 os.kill(self.pid, signal.SIGKILL)
         return self.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends the child a signal."""
+        os.kill(self.pid, number)
+
+    def stop(self) -> None:
+        """Lets the child stand still, wherever it is, and returns when it does."""
+        self.send(signal.SIGSTOP)
+        self.wait_until_stopped()
+
+    def wait_until_stopped(self) -> None:
+        """Returns when the child stands still; it went on to do that after it had said so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while _state(self.pid) != "T":
+            assert time.monotonic() < deadline, f"process {self.pid} does not stand still"
+            os.sched_yield()
+
+    def go_on(self) -> None:
+        """Lets a child that stands still go on."""
+        self.send(signal.SIGCONT)
+
     def wait(self) -> int:
         """Waits for the end and gives the exit code: 0, or a signal's number below 0."""
         while self.exit_code is None:
@@ -102,6 +124,12 @@ class Process(Generic[T]):
                 self._raised = content
             case "exit":
                 self.exit_code = content
+
+
+def _state(pid: int) -> str:
+    """The state of a process as the kernel shows it, `T` of one that stands still."""
+    line = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return line.rpartition(")")[2].split()[0]
 
 
 class Processes:
