@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from journal._core.effects import check_seconds
 from journal._core.payloads import check_type
+from journal._core.requests import Steps
+from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log
 from journal._storage.store import Store
 from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
+
+T = TypeVar("T")
 
 
 class Handle:
@@ -47,6 +51,11 @@ class Handle:
         self.log = Log(logger, self.store.header.journal_id)
         self.is_closing = False
         self._closing = threading.RLock()
+
+    def run(self, protocol: Steps[T]) -> T:
+        """What a protocol returns, run in this thread."""
+        self.store.check()
+        return ThreadDriver(self.store, self.flights, self.log).run(protocol)
 
     def close(self) -> None:
         """Wait for what is in flight, and close the files; twice is fine.

@@ -372,7 +372,8 @@ class AsyncJournal:
         return self._driver().look(protocol)
 
     async def _each(self, pages: Pages[P, T]) -> AsyncIterator[T]:
-        while page := await self._run(pages.next()):
+        # In a thread: a page is many records, perhaps from the disk.
+        while page := await in_thread(lambda: self._handle.run(pages.next())):
             for item in page:
                 yield pages.decode(item)
 

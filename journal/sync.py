@@ -12,7 +12,6 @@ from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
 from journal._drive.common import is_coroutine_function
-from journal._drive.threads import ThreadDriver
 from journal._handle import Handle
 from journal.errors import Key, NotPerformed
 from journal.options import MAP_BYTES_DEFAULT, RECONCILE_TIMEOUT_SECONDS, WAIT_TIMEOUT_SECONDS
@@ -436,8 +435,7 @@ class Journal:
 
     def _run(self, protocol: Steps[T]) -> T:
         self._check_caller()
-        self._store.check()
-        return ThreadDriver(self._store, self._handle.flights, self._handle.log).run(protocol)
+        return self._handle.run(protocol)
 
     def _each(self, pages: Pages[P, T]) -> Iterator[T]:
         while page := self._run(pages.next()):

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 from journal._core.keys import key_form, prefix_form
 from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
 from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
-from journal._core.requests import DeadlineError, Pause, Read, Steps, StoredOperation, View
+from journal._core.requests import DeadlineError, EffectPage, Pause, Read, Steps, StoredOperation, View
 from journal.options import PAGE_RECORDS
 from journal.records import Phase
 from journal.values import Committed, Cursor, EffectEvent, EffectRecord
@@ -83,6 +83,7 @@ class EffectPages:
         self._prefix = b"" if prefix is None else prefix_form(prefix)
         self._after = b"" if after is None else key_form(after)
         self._left: int | None = limit
+        self._has_ended = False
 
     @classmethod
     def unfinished(cls, prefix: Any) -> EffectPages:
@@ -93,16 +94,18 @@ class EffectPages:
 
     def next(self) -> Steps[list[EffectRecord]]:
         """The next page; empty at the end."""
-        if self._left == 0:
-            return []
-        count = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
-        states: list[EffectState] = yield Read(
-            lambda view: view.effects(self._phases, prefix=self._prefix, after=self._after, limit=count)
-        )
-        if states:
-            self._after = states[-1].entry.key
-        self._left = None if self._left is None else self._left - len(states)
-        return [record for record in map(record_of, states) if record is not None]
+        while not self._has_ended and self._left != 0:
+            count = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
+            found: EffectPage = yield Read(partial(self._look, limit=count))
+            self._has_ended = found.through is None
+            self._after = found.through or self._after
+            if found.states:
+                self._left = None if self._left is None else self._left - len(found.states)
+                return [record for record in map(record_of, found.states) if record is not None]
+        return []
+
+    def _look(self, view: View, limit: int) -> EffectPage:
+        return view.effects(self._phases, prefix=self._prefix, after=self._after, limit=limit)
 
     def decode(self, item: EffectRecord) -> EffectRecord:
         """The record itself."""

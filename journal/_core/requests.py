@@ -45,6 +45,13 @@ class OperationPage(msgspec.Struct, frozen=True):
     ended: bool
 
 
+class EffectPage(msgspec.Struct, frozen=True):
+    """Effects by key, and the form through which was looked; `None` where nothing is left."""
+
+    states: list[EffectState]
+    through: bytes | None
+
+
 class View(Protocol):
     """The journal as one transaction sees it. Every answer was checked against its record's checksum.
 
@@ -63,8 +70,11 @@ class View(Protocol):
     def effect_entry(self, position: int) -> EffectEntry:
         """The effect's event at this position."""
 
-    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> list[EffectState]:
-        """Last events, in these phases, of the keys whose form begins with `prefix` and comes after `after`, by form."""
+    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> EffectPage:
+        """Last events, in these phases, of the keys whose form begins with `prefix` and comes after `after`, by form.
+
+        A page ends early, and may be empty, where many keys in other phases were passed.
+        """
 
     def step(self, form: bytes) -> StepRecord | None:
         """The recorded result of a step."""

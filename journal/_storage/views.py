@@ -15,7 +15,7 @@ import msgspec
 
 from journal._core.keys import has_prefix, key_of
 from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState
-from journal._core.requests import OperationPage, StoredOperation
+from journal._core.requests import EffectPage, OperationPage, StoredOperation
 from journal._storage import layout
 from journal.errors import CorruptRecordError, Key
 from journal.options import PAGE_BYTES_MAX, PAGE_SCAN_RECORDS
@@ -40,6 +40,9 @@ decode_owner: Final = msgspec.msgpack.Decoder(OwnerRow).decode
 encode: Final = msgspec.msgpack.Encoder().encode
 
 _OPERATION_TAG: Final = 1
+_PASSED: Final = 0
+"""In the place of a position: nothing was found up to here."""
+
 _DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
 
 
@@ -261,7 +264,7 @@ class StoreView:
         """The effect's event at this position."""
         return self._entry(position, None)
 
-    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> list[EffectState]:
+    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> EffectPage:
         """Last events of the keys in some phases with a form past `after`, by form."""
         tables = []
         if not phases.isdisjoint(UNFINISHED_PHASES):
@@ -270,10 +273,12 @@ class StoreView:
             tables.append(layout.SETTLED)
         found: list[EffectState] = []
         for form, position in heapq.merge(*(self._forms(table, phases, prefix, after) for table in tables)):
+            if position == _PASSED:
+                return EffectPage(found, form)
             found.append(EffectState(position, self._entry(position, form)))
             if len(found) >= limit:
-                break
-        return found
+                return EffectPage(found, form)
+        return EffectPage(found, None)
 
     def step(self, form: bytes) -> StepRecord | None:
         """The recorded result of a step."""
@@ -294,19 +299,30 @@ class StoreView:
     def _forms(
         self, table: bytes, phases: frozenset[Phase], prefix: bytes, after: bytes
     ) -> Iterator[tuple[bytes, int]]:
-        """Forms and positions in the order of the forms; rows of cut forms are put into order among themselves."""
+        """Forms and positions in the order of the forms; rows of cut forms are put into order among themselves.
+
+        Once in a while, where only other phases were met, the form that was come to, without a position.
+        """
         kept = layout.FORM_BYTES_KEPT
         start = max(prefix, after)[:kept]
         group: list[tuple[bytes, int]] = []
+        passed = 0
         for key, value in self._scan(table + start, table + prefix[:kept]):
             content = self._check_row(key, value)
-            if content[8] not in phases:
-                continue
-            position = layout.unpack_u64(content[:8])
             form = key[1:]
+            is_wanted = content[8] in phases
+            passed += not is_wanted
+            is_time = passed >= PAGE_SCAN_RECORDS and after < form and len(form) < kept
+            if not is_wanted and not is_time:
+                continue
             if group and group[0][0][:kept] != form[:kept]:
                 yield from sorted(group)
                 group = []
+            if not is_wanted:
+                passed = 0
+                yield form, _PASSED
+                continue
+            position = layout.unpack_u64(content[:8])
             if len(form) > layout.FORM_BYTES_WHOLE:
                 form = self._entry(position, None).key
             if form > after and has_prefix(form, prefix):

@@ -28,7 +28,7 @@ from journal._core.effects import EffectCall, effect_call
 from journal._core.keys import has_prefix, key_form
 from journal._core.ledger import EffectChange, EffectState, event_of, next_entry
 from journal._core.operations import draft
-from journal._core.requests import OperationPage, Steps, StoredOperation
+from journal._core.requests import EffectPage, OperationPage, Steps, StoredOperation
 from journal._storage.store import Store
 from journal.errors import CorruptRecordError, Key
 from journal.options import MAP_BYTES_MIN, WAIT_TIMEOUT_SECONDS
@@ -117,16 +117,20 @@ class Memory:
         assert isinstance(entry, EffectEntry)
         return entry
 
-    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> list[EffectState]:
-        states = [self.effect(form) for form in sorted({entry.key for _, entry in self._entries()})]
-        return [
+    page_effects = 10**9
+    """How many keys one look at a list of effects passes at most."""
+
+    def effects(self, phases: frozenset[Phase], *, prefix: bytes, after: bytes, limit: int) -> EffectPage:
+        forms = [form for form in sorted({entry.key for _, entry in self._entries()}) if form > after]
+        states = [self.effect(form) for form in forms[: self.page_effects]]
+        found = [
             state
             for state in states
-            if state is not None
-            and state.entry.phase in phases
-            and state.entry.key > after
-            and has_prefix(state.entry.key, prefix)
-        ][:limit]
+            if state is not None and state.entry.phase in phases and has_prefix(state.entry.key, prefix)
+        ]
+        if len(found) >= limit:
+            return EffectPage(found[:limit], found[limit - 1].entry.key)
+        return EffectPage(found, forms[self.page_effects - 1] if len(forms) > self.page_effects else None)
 
     def step(self, form: bytes) -> StepRecord | None:
         for position, (record, _) in enumerate(self.log, 1):

@@ -10,7 +10,7 @@ import pytest
 from journal._core import queries
 from journal._core.keys import key_form
 from journal._core.queries import EffectPages, OperationPages
-from journal._core.requests import DeadlineError, Pause, Read
+from journal._core.requests import DeadlineError, EffectPage, Pause, Read
 from journal.errors import CorruptRecordError, InvalidCursorError, Key
 from journal.options import PAGE_RECORDS
 from journal.records import Guarantee, Phase
@@ -155,14 +155,30 @@ def test_operations_come_in_pages_up_to_the_limit(limit: int | None, monkeypatch
     assert Play(pages.next(), memory).finish() == []
 
 
+def test_keys_in_other_phases_are_passed_in_bounded_looks() -> None:
+    """One look ends after so many of them, and the next goes on behind."""
+    memory = Memory()
+    memory.page_effects = 2
+    for key in KEYS:
+        memory.put_effect(key, INTENT)
+    memory.put_effect(KEYS[-1], UNCERTAIN)
+    pages = EffectPages("uncertain", None, None, None)
+
+    play = Play(pages.next(), memory)
+
+    assert [record.key for record in play.finish()] == KEYS[-1:]
+    assert len(play.asked) == -(-len(KEYS) // 2)
+    assert listed(pages, memory) == []
+
+
 def test_page_is_bounded() -> None:
     """One read gives no more than a page, however much is asked for."""
     seen: list[int] = []
 
     class View:
-        def effects(self, phases: Any, *, prefix: bytes, after: bytes, limit: int) -> list[Any]:
+        def effects(self, phases: Any, *, prefix: bytes, after: bytes, limit: int) -> EffectPage:
             seen.append(limit)
-            return []
+            return EffectPage([], None)
 
     for limit in (1, PAGE_RECORDS, 10**9):
         next(EffectPages(None, None, None, limit).next()).look(View())

@@ -103,7 +103,7 @@ def effects(
     view: Any, phases: frozenset[Phase] = PHASES[0], *, prefix: bytes = b"", after: bytes = b"", limit: int = 100
 ) -> Any:
     """Effects as a view lists them; without anything said, all that are not cleared."""
-    return view.effects(phases, prefix=prefix, after=after, limit=limit)
+    return view.effects(phases, prefix=prefix, after=after, limit=limit).states
 
 
 def pages(view: Any, stream: str | None, limit: int) -> list[StoredOperation]:

@@ -16,6 +16,7 @@ import lmdb
 import pytest
 
 from journal._core.keys import key_form, prefix_form
+from journal._core.ledger import EffectState
 from journal._core.operations import append
 from journal._core.payloads import digest
 from journal._core.requests import OperationPage
@@ -131,7 +132,7 @@ def listed(
     view: StoreView, *, phases: frozenset[Phase] = EVERY_PHASE, prefix: bytes = b"", after: bytes = b""
 ) -> list[Any]:
     """Effects as the view lists them."""
-    return list(view.effects(phases, prefix=prefix, after=after, limit=100))
+    return view.effects(phases, prefix=prefix, after=after, limit=100).states
 
 
 QUESTIONS: Final = questions()
@@ -279,10 +280,34 @@ def test_effects_are_listed_in_the_order_of_keys(view: StoreView) -> None:
 
 def test_list_of_effects_ends_at_its_limit(view: StoreView) -> None:
     """And gives last events with their positions."""
-    states = view.effects(EVERY_PHASE, prefix=b"", after=b"", limit=3)
+    states = view.effects(EVERY_PHASE, prefix=b"", after=b"", limit=3).states
 
     assert [state.entry.key for state in states] == [key_form(key) for key in ("absent", "asked", "by-hand")]
     assert [view.effect(state.entry.key) for state in states] == states
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_effects_in_other_phases_are_passed_in_bounded_looks(
+    view: StoreView, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """A look ends after so many of them, says how far it came, and the next one finds the rest."""
+    for phase in Phase:
+        whole = listed(view, phases=frozenset({phase}))
+        monkeypatch.setattr(views, "PAGE_SCAN_RECORDS", count)
+        found: list[EffectState] = []
+        looks, after = 0, b""
+        while True:
+            page = view.effects(frozenset({phase}), prefix=b"", after=after, limit=1)
+            looks += 1
+            found += page.states
+            if page.through is None:
+                break
+            assert page.through > after
+            after = page.through
+        monkeypatch.undo()
+
+        assert found == whole
+        assert looks > len(whole) or count == 100
 
 
 SIZES: Final = (491, 492, 493, 494, 495, 507, 508, 509, 510, 511, 600)
