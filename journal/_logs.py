@@ -8,10 +8,10 @@ logged. A logger that raises breaks nothing: an effect must not fail or run agai
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+from collections.abc import MutableMapping
 from typing import Any, Final
-
-import structlog
 
 from journal._core.keys import key_of, key_text
 from journal.records import EffectEntry, LogRecord, OperationRecord, Phase
@@ -40,7 +40,7 @@ class Log:
 
     def __init__(self, logger: Any, journal_id: str) -> None:
         self._standard = _STANDARD if logger is None else None
-        self._logger = _standard_logger() if logger is None else logger
+        self._logger = logger
         self._journal_id = journal_id
 
     def emit(self, level: str, event: str, **facts: Any) -> None:
@@ -51,7 +51,8 @@ class Log:
         if isinstance(known.get("key"), tuple):
             known["key"] = key_text(known["key"])
         with contextlib.suppress(Exception):
-            getattr(self._logger, level)(event, journal_id=self._journal_id, **known)
+            logger = _standard_logger() if self._logger is None else self._logger
+            getattr(logger, level)(event, journal_id=self._journal_id, **known)
 
     def committed(self, position: int, record: LogRecord, elapsed_ms: float | None) -> None:
         """Say that a record was committed."""
@@ -84,12 +85,15 @@ class Log:
             self.emit("info", "step_recorded", position=position, key=key_of(record.key), elapsed_ms=elapsed_ms)
 
 
+@functools.cache
 def _standard_logger() -> Any:
     """Structlog over the standard library's logger, whatever the application configured of structlog."""
+    import structlog  # noqa: PLC0415 - half of what importing the journal would cost, and most processes say nothing
+
     return structlog.wrap_logger(_STANDARD, processors=[_to_standard], wrapper_class=structlog.stdlib.BoundLogger)
 
 
-def _to_standard(_: Any, __: str, facts: structlog.typing.EventDict) -> tuple[tuple[str, str], dict[str, Any]]:
+def _to_standard(_: Any, __: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str, str], dict[str, Any]]:
     text = " ".join([facts.pop("event"), *(f"{name}={value!r}" for name, value in facts.items())])
     # The text is an argument of its own: a % in a key is no format.
     return ("%s", text), {"extra": facts}

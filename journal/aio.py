@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from itertools import islice
@@ -101,12 +100,17 @@ class Opening:
 
     async def _open(self) -> AsyncJournal:
         opening = ThreadCall(self._make_handle)
-        try:
-            handle: Handle = await opening.result()
-        except asyncio.CancelledError:
-            # It cannot be stopped, and nobody would close what it opens.
-            threading.Thread(target=opening.then, args=(Handle.close,), name="journal-close", daemon=True).start()
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not opening.is_done:
+            try:
+                await opening.wait()
+            except asyncio.CancelledError as error:
+                # It cannot be stopped. Who is told that it was cancelled may open the journal at once.
+                cancelled = error
+        handle: Handle = opening.outcome()
+        if cancelled is not None:
+            handle.close()
+            raise cancelled
         return AsyncJournal(handle)
 
 

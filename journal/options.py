@@ -77,7 +77,7 @@ RECONCILE_TIMEOUT_SECONDS: Final = 30.0
 """How long a recipient may take to answer a reconcile, when the call does not say."""
 
 POLL_SECONDS_MIN: Final = 0.0002
-"""First pause of a wait for another process; it doubles up to `POLL_SECONDS_MAX`."""
+"""First pause of a wait for another process; it grows up to `POLL_SECONDS_MAX`."""
 
 POLL_SECONDS_MAX: Final = 0.02
 """Longest pause of a wait for another process."""

@@ -384,7 +384,11 @@ class Journal:
             on_unresolved: "retry" (run or reconcile it), "skip" (stop before its operation) or "pass" (leave it
                 unfinished and go on), or a callable of intent and record that says one.
             on_uncertain: "accept" or "stop", or a callable of intent and record that says one.
-            concurrency: How many operations may be in flight: 1.
+            concurrency: How many operations may be in flight. Above 1 each runs in a thread of its own: `run`,
+                `reconcile`, the policies and generators that `intents` gave may then be called in several threads at
+                once; `intents` and `progress` are not. The effects of one operation keep their order, those of
+                different operations have none. Where one stops, those before it go on to their end, and those after it
+                start no further effect.
             limit: How many operations to walk.
             progress: Called with cursor and head, at most ten times a second and once at the end.
 

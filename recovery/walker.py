@@ -105,6 +105,10 @@ class Report(msgspec.Struct, frozen=True):
     is_last: bool
 
 
+class HaltedError(Exception):
+    """Thrown in at any question but a `Report`, it ends the walk there; what was done comes back without a stop."""
+
+
 Question = Fetch | Consult | Look | Settle | Pass | Report
 Steps = Generator[Question, Any, T]
 
@@ -154,28 +158,31 @@ def walk(
     cursor = from_cursor
     counts = dict.fromkeys(("ran", "reused", "reconciled", "uncertain", "passed"), 0)
     stopped: Stop | None = None
-    while stopped is None:
-        item = yield from plan.next_item()
-        if isinstance(item, _Raised):
-            raise item.error
-        if isinstance(item, _End):
-            break
-        if isinstance(item, _Done):
-            cursor = item.operation.position
-            yield Report(cursor, is_last=False)
-            continue
-        ending = yield from _carry_out(item, plan)
-        if ending.how in counts:
-            counts[ending.how] += 1
-        is_settled = ending.how in counts
-        if item.verdict is WalkVerdict.STOP_UNCERTAIN:
-            is_settled = False
-        elif ending.how == "uncertain" and item.verdict is WalkVerdict.SETTLE:
-            answer = yield from _ask(on_uncertain, UNCERTAIN_ANSWERS, item.intent, ending.record)
-            is_settled = answer is Answer.ACCEPT
-        if not is_settled:
-            at = item.operation
-            stopped = Stop(at.position, at.stream, at.op_id, item.intent.key, ending.how, ending.error)
+    try:
+        while stopped is None:
+            item = yield from plan.next_item()
+            if isinstance(item, _Raised):
+                raise item.error
+            if isinstance(item, _End):
+                break
+            if isinstance(item, _Done):
+                cursor = item.operation.position
+                yield Report(cursor, is_last=False)
+                continue
+            ending = yield from _carry_out(item, plan)
+            if ending.how in counts:
+                counts[ending.how] += 1
+            is_settled = ending.how in counts
+            if item.verdict is WalkVerdict.STOP_UNCERTAIN:
+                is_settled = False
+            elif ending.how == "uncertain" and item.verdict is WalkVerdict.SETTLE:
+                answer = yield from _ask(on_uncertain, UNCERTAIN_ANSWERS, item.intent, ending.record)
+                is_settled = answer is Answer.ACCEPT
+            if not is_settled:
+                at = item.operation
+                stopped = Stop(at.position, at.stream, at.op_id, item.intent.key, ending.how, ending.error)
+    except HaltedError:
+        pass
     settled = Settled(cursor, stopped, **counts)
     yield Report(cursor, is_last=True)
     return settled

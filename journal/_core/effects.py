@@ -17,8 +17,13 @@ import msgspec
 
 from journal._core.keys import key_form
 from journal._core.ledger import (
+    ACCEPTED,
+    CLEARED,
+    FAILED,
+    INTENT,
     NEVER_RAN,
     SETTLED,
+    UNCERTAIN,
     EffectChange,
     EffectState,
     advance,
@@ -59,12 +64,18 @@ from journal.options import (
     RECONCILE_TIMEOUT_SECONDS,
     VALUE_BYTES_MAX,
 )
-from journal.records import EffectEntry, Guarantee, Phase, Via
+from journal.records import EffectEntry, Guarantee, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from recovery import Holder, Verdict, decide
 
 _verdict: Final = cache(decide)
 """The table's answers: it has few rows, and is asked for every effect."""
+_NUMBER: Final = int | float
+_START: Final = Verdict.START
+_NOBODY: Final = Holder.NOBODY
+_RUN: Final = Via.RUN
+_AT_MOST_ONCE: Final = Guarantee.AT_MOST_ONCE
+_IDEMPOTENT: Final = Guarantee.IDEMPOTENT
 
 
 class EffectCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +94,7 @@ class EffectCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def value_bytes_max(self) -> int:
         """The limit of what its run may return: a proof, or a result."""
-        return PROOF_BYTES_MAX if self.guarantee is Guarantee.AT_MOST_ONCE else VALUE_BYTES_MAX
-
-    def change(self, phase: Phase, **facts: Any) -> EffectChange:
-        """A change of this call's own kind."""
-        return EffectChange(phase=phase, guarantee=self.guarantee, **facts)
+        return PROOF_BYTES_MAX if self.guarantee is _AT_MOST_ONCE else VALUE_BYTES_MAX
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -127,16 +134,17 @@ def effect_call(
     if reconcile is not None and not callable(reconcile):
         raise TypeError(f"reconcile must be a function of one signal, not {type(reconcile).__name__}: {reconcile!r}")
     check_seconds(reconcile_timeout, "reconcile_timeout")
-    check_type(returns, "returns")
+    if returns is not None:
+        check_type(returns, "returns")
     if not isinstance(retry_failed, bool) and not callable(retry_failed):
         raise TypeError(f"retry_failed must be a bool or a predicate over the record, not {retry_failed!r}")
     return EffectCall(
         key=key,
         form=form,
-        guarantee=Guarantee.IDEMPOTENT if reconcile is None else Guarantee.AT_MOST_ONCE,
+        guarantee=_IDEMPOTENT if reconcile is None else _AT_MOST_ONCE,
         run=run,
         reconcile=reconcile,
-        request=fingerprint(request),
+        request=None if request is None else fingerprint(request),
         returns=returns,
         reconcile_timeout=reconcile_timeout,
         retry_failed=retry_failed,
@@ -158,7 +166,7 @@ def effect(call: EffectCall, owner: int) -> Steps[Accepted[Any] | Uncertain]:
     """The protocol of `Journal.effect`."""
     outcome = yield from settle(call, owner)
     entry = outcome.state.entry
-    if entry.phase is Phase.UNCERTAIN:
+    if entry.phase is UNCERTAIN:
         return Uncertain()
     assert entry.via is not None  # noqa: S101 - every accepted entry says how it is known
     return Accepted(_answer(call.key, entry, call.returns), entry.via.word)
@@ -214,7 +222,7 @@ def check_binding(call: EffectCall, state: EffectState | None) -> None:
     Raises:
         EffectConflictError: the record has another guarantee or request.
     """
-    if state is None or state.entry.phase is Phase.CLEARED:
+    if state is None or state.entry.phase is CLEARED:
         return
     entry = state.entry
     if entry.guarantee is not call.guarantee:
@@ -246,12 +254,12 @@ class _Attempt:
             record = record_of(state)
             pid: int | None = None
             # A flight of this process would have been joined, so an intent of our own is nobody's.
-            if state is not None and state.entry.phase is Phase.INTENT and state.entry.owner != self._owner:
+            if state is not None and state.entry.phase is INTENT and state.entry.owner != self._owner:
                 pid = yield IsAlive(state.entry.owner)
-            holder = Holder.NOBODY if pid is None else Holder.ELSEWHERE
+            holder = _NOBODY if pid is None else Holder.ELSEWHERE
             verdict = _verdict(call.guarantee.word, "none" if record is None else record.phase, holder)
             outcome: Outcome | None = None
-            if verdict is Verdict.START:
+            if verdict is _START:
                 begun = yield from self._start(state, record)
                 if begun is not None:
                     return (yield from self.run(begun))
@@ -280,7 +288,7 @@ class _Attempt:
         if record is not None and record.phase == "failed" and record.reason not in NEVER_RAN:
             yield from self._check_retry(record)
         before = 0 if state is None else state.position
-        change = call.change(Phase.INTENT, owner=self._owner, request=call.request)
+        change = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=self._owner, request=call.request)
         self._has_begun = True
         begun: EffectState | None = yield Commit(advance(call.form, before, change))
         return begun
@@ -308,18 +316,20 @@ class _Attempt:
         try:
             value = yield Call(call.run)
         except NotPerformed as error:
-            return (yield from self._fail(begun, error, is_absent=call.guarantee is Guarantee.AT_MOST_ONCE))
+            return (yield from self._fail(begun, error, is_absent=call.guarantee is _AT_MOST_ONCE))
         except Exception as error:
-            if call.guarantee is Guarantee.IDEMPOTENT:
+            if call.guarantee is _IDEMPOTENT:
                 return (yield from self._fail(begun, error, is_absent=False))
             raise (yield from self._give_up("run-failed", error, begun)) from error
-        outcome = yield from self._accept(begun, value, Via.RUN)
+        outcome = yield from self._accept(begun, value, _RUN)
         return outcome if outcome is not None else (yield from self._moved_on())
 
     def _fail(self, begun: EffectState, error: Exception, *, is_absent: bool) -> Steps[Outcome]:
         """Record a `failed`, and raise what the caller gets for it; or give what somebody else decided meanwhile."""
         reason = "not-performed" if is_absent else "run-failed"
-        change = self.call.change(Phase.FAILED, via=Via.RUN, reason=reason, error=error_text(error))
+        change = EffectChange(
+            phase=FAILED, guarantee=self.call.guarantee, via=_RUN, reason=reason, error=error_text(error)
+        )
         state: EffectState | None = yield from self._commit_outcome(begun, change)
         if state is None:
             return (yield from self._moved_on())
@@ -342,7 +352,7 @@ class _Attempt:
         except Exception as error:
             raise (yield from self._unresolved("reconcile-failed", state, error)) from error
         if answer is None:
-            change = call.change(Phase.UNCERTAIN, via=Via.RECONCILE)
+            change = EffectChange(phase=UNCERTAIN, guarantee=call.guarantee, via=Via.RECONCILE)
             settled: EffectState | None = yield from self._commit_outcome(state, change)
             return None if settled is None else _settled(call, settled, "uncertain")
         return (yield from self._accept(state, answer.proof if isinstance(answer, Found) else answer, Via.RECONCILE))
@@ -350,8 +360,10 @@ class _Attempt:
     def _run_after_absence(self, state: EffectState, error: NotPerformed) -> Steps[Outcome | None]:
         """The recipient proved that nothing happened: `failed` and the next intent in one commit, then run."""
         call = self.call
-        failed = call.change(Phase.FAILED, via=Via.RECONCILE, reason="not-performed", error=error_text(error))
-        again = call.change(Phase.INTENT, owner=self._owner, request=call.request)
+        failed = EffectChange(
+            phase=FAILED, guarantee=call.guarantee, via=Via.RECONCILE, reason="not-performed", error=error_text(error)
+        )
+        again = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=self._owner, request=call.request)
 
         def decide_both(txn: Transaction) -> EffectState | None:
             first = advance(call.form, state.position, failed)(txn)
@@ -370,8 +382,8 @@ class _Attempt:
             if via is Via.RECONCILE:
                 raise (yield from self._unresolved("proof-rejected", begun, error)) from error
             raise (yield from self._give_up("proof-rejected", error, begun)) from error
-        change = call.change(Phase.ACCEPTED, via=via, proof=proof)
-        how = "ran" if via is Via.RUN else "reconciled"
+        change = EffectChange(phase=ACCEPTED, guarantee=call.guarantee, via=via, proof=proof)
+        how = "ran" if via is _RUN else "reconciled"
         if self._following is not None:
             flight = yield from self._enter(self._following)
             if flight is not None:
@@ -470,7 +482,7 @@ def check_seconds(seconds: Any, name: str) -> None:
     Raises:
         ValueError: it is no positive finite number.
     """
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    is_number = isinstance(seconds, _NUMBER) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
         raise ValueError(f"{name} must be a positive finite number of seconds, not {seconds!r}")
 
@@ -485,14 +497,14 @@ def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> Effec
         check_binding(call, state)
     except EffectConflictError:
         return None
-    if state is not None and state.entry.phase not in (Phase.CLEARED, Phase.FAILED):
+    if state is not None and state.entry.phase not in (CLEARED, FAILED):
         return None
-    change = call.change(Phase.INTENT, owner=owner, request=call.request)
+    change = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=owner, request=call.request)
     return advance(call.form, 0 if state is None else state.position, change)(txn)
 
 
 def _settled(call: EffectCall, state: EffectState, how: str) -> Outcome:
-    if state.entry.phase is Phase.UNCERTAIN and call.guarantee is Guarantee.IDEMPOTENT:
+    if state.entry.phase is UNCERTAIN and call.guarantee is _IDEMPOTENT:
         raise EffectUnresolvedError(call.key, "uncertain", record_of(state))
     return Outcome(state, how)
 

@@ -33,7 +33,8 @@ def key_form(key: object) -> bytes:
     """
     if isinstance(key, str):
         text = _utf8(key, key)
-        _check_length(len(text), key)
+        if not 1 <= len(text) <= KEY_BYTES_MAX:
+            raise _length_error(len(text), key)
         return _STRING + text
     if not isinstance(key, tuple):
         raise TypeError(f"a key is a str or a tuple of str and int, not {type(key).__name__}: {key!r}")
@@ -41,7 +42,9 @@ def key_form(key: object) -> bytes:
         raise ValueError("a key must not be empty: got ()")
     form = _TUPLE + b"".join(_part_form(part, key) for part in key)
     if len(form) > _SURELY_SHORT_BYTES:
-        _check_length(len(key_text(key_of(form)).encode()), key)
+        size = len(key_text(key_of(form)).encode())
+        if size > KEY_BYTES_MAX:
+            raise _length_error(size, key)
     return form
 
 
@@ -145,8 +148,7 @@ def _utf8(text: str, key: object) -> bytes:
         raise ValueError(f"a lone surrogate cannot be written as UTF-8: {key!r}") from error
 
 
-def _check_length(size: int, key: object) -> None:
-    if not 1 <= size <= KEY_BYTES_MAX:
-        shown = repr(key)
-        shown = shown if len(shown) <= 60 else shown[:60] + "…"
-        raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes of UTF-8, not {size}: {shown}")
+def _length_error(size: int, key: object) -> ValueError:
+    shown = repr(key)
+    shown = shown if len(shown) <= 60 else shown[:60] + "…"
+    return ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes of UTF-8, not {size}: {shown}")

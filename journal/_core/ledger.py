@@ -20,13 +20,24 @@ from journal.values import EffectEvent, EffectRecord
 if TYPE_CHECKING:
     from journal._core.requests import Transaction
 
-OPEN: Final = (Phase.INTENT, Phase.RELEASED)
+INTENT: Final = Phase.INTENT
+ACCEPTED: Final = Phase.ACCEPTED
+UNCERTAIN: Final = Phase.UNCERTAIN
+FAILED: Final = Phase.FAILED
+RELEASED: Final = Phase.RELEASED
+CLEARED: Final = Phase.CLEARED
+# Names of their own, here and below, are more than short: until Python 3.12 a member is looked up in its enum's class
+# as slowly as a function is called, and every effect is compared with a dozen.
+_RESOLVE: Final = Via.RESOLVE
+_AT_MOST_ONCE: Final = Guarantee.AT_MOST_ONCE
+
+OPEN: Final = (INTENT, RELEASED)
 """The phases in which an attempt has no outcome yet."""
 
-UNFINISHED: Final = (Phase.INTENT, Phase.RELEASED, Phase.FAILED)
+UNFINISHED: Final = (INTENT, RELEASED, FAILED)
 """The phases that `unfinished` lists."""
 
-SETTLED: Final = (Phase.ACCEPTED, Phase.UNCERTAIN)
+SETTLED: Final = (ACCEPTED, UNCERTAIN)
 """The phases that no call leaves any more."""
 
 PASSED: Final = "passed"
@@ -38,30 +49,28 @@ NOT_STARTED: Final = "not-started"
 NEVER_RAN: Final = frozenset({PASSED, NOT_STARTED})
 """The reasons of a `failed` that no attempt stands behind."""
 
-_EVERY_OUTCOME: Final = frozenset({Phase.ACCEPTED, Phase.UNCERTAIN, Phase.FAILED})
+_EVERY_OUTCOME: Final = frozenset({ACCEPTED, UNCERTAIN, FAILED})
 
 TRANSITIONS: Final[dict[Phase | None, frozenset[Phase]]] = {
     # Nothing on record: a first intent; or `failed`, when a walk passes an effect that was never started.
-    None: frozenset({Phase.INTENT, Phase.FAILED}),
+    None: frozenset({INTENT, FAILED}),
     # In flight: its outcome; given up by its process; run again, when the recipient deduplicates.
-    Phase.INTENT: _EVERY_OUTCOME | {Phase.INTENT, Phase.RELEASED, Phase.CLEARED},
-    Phase.RELEASED: _EVERY_OUTCOME | {Phase.INTENT, Phase.CLEARED},
-    Phase.FAILED: _EVERY_OUTCOME | {Phase.INTENT, Phase.CLEARED},
+    INTENT: _EVERY_OUTCOME | {INTENT, RELEASED, CLEARED},
+    RELEASED: _EVERY_OUTCOME | {INTENT, CLEARED},
+    FAILED: _EVERY_OUTCOME | {INTENT, CLEARED},
     # Settled: only a person moves it, and an accepted one only by clearing.
-    Phase.UNCERTAIN: _EVERY_OUTCOME | {Phase.CLEARED},
-    Phase.ACCEPTED: frozenset({Phase.CLEARED}),
+    UNCERTAIN: _EVERY_OUTCOME | {CLEARED},
+    ACCEPTED: frozenset({CLEARED}),
     # Cleared: as if nothing were on record.
-    Phase.CLEARED: frozenset({Phase.INTENT, Phase.FAILED}),
+    CLEARED: frozenset({INTENT, FAILED}),
 }
 
 PERSON_ONLY: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
-    {(Phase.UNCERTAIN, outcome) for outcome in _EVERY_OUTCOME} | {(Phase.FAILED, outcome) for outcome in _EVERY_OUTCOME}
+    {(UNCERTAIN, outcome) for outcome in _EVERY_OUTCOME} | {(FAILED, outcome) for outcome in _EVERY_OUTCOME}
 )
 """Transitions that only `resolve` makes."""
 
-AT_MOST_ONCE_NEVER: Final[frozenset[tuple[Phase, Phase]]] = frozenset(
-    {(Phase.INTENT, Phase.INTENT), (Phase.RELEASED, Phase.INTENT)}
-)
+AT_MOST_ONCE_NEVER: Final[frozenset[tuple[Phase, Phase]]] = frozenset({(INTENT, INTENT), (RELEASED, INTENT)})
 """Transitions that would run an effect again on a guess: an at-most-once intent goes through `failed` first."""
 
 
@@ -95,7 +104,7 @@ def is_allowed(before: Phase | None, after: Phase, guarantee: Guarantee, *, by_p
         return False
     if before is None:
         return True
-    if guarantee is Guarantee.AT_MOST_ONCE and (before, after) in AT_MOST_ONCE_NEVER:
+    if guarantee is _AT_MOST_ONCE and (before, after) in AT_MOST_ONCE_NEVER:
         return False
     return by_person or (before, after) not in PERSON_ONLY
 
@@ -106,9 +115,9 @@ def next_entry(state: EffectState | None, form: bytes, change: EffectChange, at:
     Raises:
         BrokenTransitionError: the table has no such transition.
     """
-    before = state.entry if state is not None and state.entry.phase is not Phase.CLEARED else None
+    before = state.entry if state is not None and state.entry.phase is not CLEARED else None
     phase_before = None if before is None else before.phase
-    if not is_allowed(phase_before, change.phase, change.guarantee, by_person=change.via is Via.RESOLVE):
+    if not is_allowed(phase_before, change.phase, change.guarantee, by_person=change.via is _RESOLVE):
         raise BrokenTransitionError(f"{phase_before!r} to {change.phase!r} of {change.guarantee!r}")
     attempts = 0 if before is None else before.attempts
     owner, request = (0, None) if before is None else (before.owner, before.request)
@@ -118,7 +127,7 @@ def next_entry(state: EffectState | None, form: bytes, change: EffectChange, at:
         at=at,
         previous=0 if state is None else state.position,
         first_at=at if before is None else before.first_at,
-        attempts=attempts + 1 if change.phase is Phase.INTENT else attempts,
+        attempts=attempts + 1 if change.phase is INTENT else attempts,
         guarantee=change.guarantee,
         owner=change.owner or owner,
         request=request if change.request is None else change.request,
@@ -131,13 +140,13 @@ def next_entry(state: EffectState | None, form: bytes, change: EffectChange, at:
 
 def record_of(state: EffectState | None) -> EffectRecord | None:
     """What a key's last event says to callers; `None` where nothing is on record."""
-    if state is None or state.entry.phase is Phase.CLEARED:
+    if state is None or state.entry.phase is CLEARED:
         return None
     entry = state.entry
     return EffectRecord(
         key=key_of(entry.key),
         guarantee=entry.guarantee.word,
-        phase="intent" if entry.phase is Phase.RELEASED else entry.phase.word,
+        phase="intent" if entry.phase is RELEASED else entry.phase.word,
         attempts=entry.attempts,
         first_at=entry.first_at,
         last_at=entry.at,
@@ -189,9 +198,9 @@ def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Trans
 
     def decide(txn: Transaction) -> EffectState | None:
         state = txn.effect(form)
-        if state is None or state.entry.phase is not Phase.INTENT or state.entry.owner != owner:
+        if state is None or state.entry.phase is not INTENT or state.entry.owner != owner:
             return None
-        change = EffectChange(phase=Phase.RELEASED, guarantee=state.entry.guarantee, reason=reason, error=error)
+        change = EffectChange(phase=RELEASED, guarantee=state.entry.guarantee, reason=reason, error=error)
         entry = next_entry(state, form, change, txn.at)
         return EffectState(txn.append(entry), entry)
 
@@ -200,7 +209,7 @@ def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Trans
 
 def withdraw(form: bytes, begun: EffectState) -> Callable[[Transaction], EffectState | None]:
     """A decision that takes back an intent which was never run; `None` where it is not what stands on record."""
-    change = EffectChange(phase=Phase.FAILED, guarantee=begun.entry.guarantee, reason=NOT_STARTED)
+    change = EffectChange(phase=FAILED, guarantee=begun.entry.guarantee, reason=NOT_STARTED)
     return advance(form, begun.position, change)
 
 

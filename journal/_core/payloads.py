@@ -24,6 +24,8 @@ _decode_json: Final = msgspec.json.Decoder().decode
 
 DIGEST_BYTES: Final = 16
 """Bytes of every digest in the journal: BLAKE2b, 128 bits."""
+_NO_BYTES: Final = hashlib.blake2b(digest_size=DIGEST_BYTES)
+"""Copied for each digest, which is faster than its making."""
 
 
 _JSON_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
@@ -40,7 +42,9 @@ class ValueRejectedError(Exception):
 
 def digest(data: bytes) -> bytes:
     """The digest of some bytes, `DIGEST_BYTES` long."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+    state = _NO_BYTES.copy()
+    state.update(data)
+    return state.digest()
 
 
 def check_type(expected: Any, name: str) -> None:

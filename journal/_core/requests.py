@@ -205,6 +205,28 @@ class Note(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
+class Spawn(msgspec.Struct, frozen=True):
+    """Begin to run another protocol beside this one; answered with `None` at once.
+
+    It runs by a driver of its own, under a copy of this one's context, and is not ended with this one.
+    """
+
+    protocol: Steps[Any]
+    tag: Any
+
+
+class Await(msgspec.Struct, frozen=True):
+    """Wait until one of the protocols that were spawned has ended; answered with its `Ended`, each once."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A spawned protocol has returned a value, or raised."""
+
+    tag: Any
+    value: Any = None
+    error: BaseException | None = None
+
+
 class DeadlineError(Exception):
     """A wait that a request bounds took too long."""
 
@@ -228,7 +250,7 @@ class CutOffError(BaseException):
         self.error = error
 
 
-Request = Read | Commit | Call | Decide | Ask | Enter | IsAlive | Pause | Progress | Note
+Request = Read | Commit | Call | Decide | Ask | Enter | IsAlive | Pause | Progress | Note | Spawn | Await
 
 Steps = Generator[Any, Any, T]
 """A protocol that returns a `T`."""

@@ -54,14 +54,14 @@ class Committer:
         self._loops: set[asyncio.AbstractEventLoop] = set()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal-commit")
 
-    def submit(self, decide: Callable[[Transaction], Any], *, settles: bool) -> TaskEntry:
-        """Ask for a commit; what settles an effect in flight cannot be withdrawn.
+    def submit(self, decide: Callable[[Transaction], Any], *, settles: bool, can_withdraw: bool) -> TaskEntry:
+        """Ask for a commit.
 
         Raises:
             JournalClosedError, JournalForkedError, JournalReadonlyError: nothing was asked for.
         """
         loop = asyncio.get_running_loop()
-        waiting = TaskEntry(self._store.entry(decide, settles=settles, can_withdraw=not settles), loop)
+        waiting = TaskEntry(self._store.entry(decide, settles=settles, can_withdraw=can_withdraw), loop)
         self._pending.append(waiting)
         if loop not in self._loops:
             # When the loop comes round: by then everybody who runs in this turn has asked.

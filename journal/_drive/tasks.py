@@ -53,11 +53,12 @@ class LoopWaiter:
 
 
 class Background:
-    """The tasks that act for keys whatever becomes of their callers, and those that still ask a recipient."""
+    """The tasks that act for keys whatever becomes of their callers, those that still ask a recipient, and walks."""
 
     def __init__(self) -> None:
         self.drivers: dict[asyncio.Task[None], TaskDriver] = {}
         self.stragglers: set[asyncio.Task[Any]] = set()
+        self.branches: set[asyncio.Task[Any]] = set()
 
 
 class TaskDriver(Driver):
@@ -73,7 +74,10 @@ class TaskDriver(Driver):
         self._joined: Joined[LoopWaiter] | None = None
         self._value: Any = None
         self._error: BaseException | None = None
+        # Nothing more may start: the caller is gone, or the task was cancelled where it could not stop.
         self._is_abandoned = False
+        self._branches: dict[asyncio.Task[Any], Any] = {}
+        self._has_result = False
         self._idle: asyncio.Future[Any] | None = None
         self.is_in_thread = False
         self.is_given_up = False
@@ -191,6 +195,9 @@ class TaskDriver(Driver):
     def _enter(self, request: requests.Enter) -> Any:
         if self._store.readonly:
             raise JournalReadonlyError(self._store.directory)
+        if not request.wait and self._is_abandoned:
+            return None
+        self._check_abandoned()
         self._elapsed_ms = None
         self._entered = [flight for flight in self._entered if not flight.ended]
         entered = self._flights.enter(request, self._entered, LoopWaiter, is_blocking=False)
@@ -199,11 +206,24 @@ class TaskDriver(Driver):
         self._joined = entered
         return _WAITS
 
+    def _spawn(self, request: requests.Spawn) -> None:
+        """Run a protocol in a task of its own, which goes on when this one ends."""
+        driver = TaskDriver(
+            self._store, self._flights, self._log, committer=self._committer, background=self._background
+        )
+        branch = asyncio.get_running_loop().create_task(
+            _outcome_of(lambda: driver.run(request.protocol)), name="journal-walk"
+        )
+        self._background.branches.add(branch)
+        branch.add_done_callback(self._background.branches.discard)
+        self._branches[branch] = request.tag
+
     _AT_ONCE: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Any]]] = {
         requests.Read: Driver.read,
         requests.Enter: _enter,
         requests.IsAlive: Driver.is_alive,
         requests.Note: Driver.note,
+        requests.Spawn: _spawn,
     }
 
     # --- what is waited for -------------------------------------------------------------------------------------
@@ -225,7 +245,11 @@ class TaskDriver(Driver):
                 pass
 
     async def _commit(self, request: requests.Commit) -> Any:
-        waiting = self._committer.submit(request.decide, settles=request.settles)
+        # What a run came to is recorded, whoever is cancelled; a person's decision can wait for its next try.
+        settles = request.settles and self._acts()
+        waiting = self._committer.submit(
+            request.decide, settles=request.settles, can_withdraw=not settles and not self._has_result
+        )
         cancelled: asyncio.CancelledError | None = None
         while not waiting.entry.is_done:
             try:
@@ -233,10 +257,15 @@ class TaskDriver(Driver):
             except asyncio.CancelledError as error:
                 if waiting.entry.withdraw():
                     raise
-                # It is being flushed, or settles what was done: no commit is half known.
+                # It is being flushed, or records what was done: no commit is half known.
                 cancelled = error
+                self._is_abandoned = self._acts()
+            except GeneratorExit:
+                waiting.entry.withdraw()
+                raise
+        self._has_result = False
         answer = self._answer_of(waiting.entry)
-        if cancelled is not None:
+        if cancelled is not None and not settles:
             raise cancelled
         return answer
 
@@ -244,13 +273,24 @@ class TaskDriver(Driver):
         started = time.perf_counter()
         token = inside.set(self._inside())
         try:
-            if is_coroutine_function(request.function):
-                return await request.function()
-            value = await self._in_thread(request.function)
-            return await value if inspect.isawaitable(value) else value
+            value = await self._value_of(request.function)
         finally:
             _reset(token)
             self._took(started)
+        self._has_result = True
+        return value
+
+    async def _value_of(self, function: Callable[[], Any]) -> Any:
+        task = asyncio.current_task()
+        try:
+            if is_coroutine_function(function):
+                return await function()
+            value = await self._in_thread(function)
+            return await value if inspect.isawaitable(value) else value
+        except GeneratorExit as error:
+            if _current_task() is not task:  # it is not the user's own: this coroutine is being closed
+                raise
+            raise CutOffError(error) from error
 
     async def _decide(self, request: requests.Decide) -> Any:
         self._check_abandoned()
@@ -272,7 +312,9 @@ class TaskDriver(Driver):
         token = inside.set(self._inside())
         try:
             asking = asyncio.get_running_loop().create_task(
-                _outcome_of(request.reconcile(signal) if is_coroutine else self._ask_in_thread(request, signal)),
+                _outcome_of(
+                    lambda: request.reconcile(signal) if is_coroutine else self._ask_in_thread(request, signal)
+                ),
                 name="journal-reconcile",
             )
         finally:
@@ -314,6 +356,16 @@ class TaskDriver(Driver):
             head = self._store.read(lambda view: view.head())
             await self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
 
+    async def _await(self, request: requests.Await) -> requests.Ended:
+        done, _ = await asyncio.wait(self._branches, return_when=asyncio.FIRST_COMPLETED)
+        branch = next(iter(done))
+        tag = self._branches.pop(branch)
+        try:
+            value, error = branch.result()
+        except asyncio.CancelledError as cancelled:
+            return requests.Ended(tag, error=cancelled)
+        return requests.Ended(tag, value, error)
+
     _ANSWERS: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Coroutine[Any, Any, Any]]]] = {
         requests.Enter: _join,
         requests.Commit: _commit,
@@ -322,6 +374,7 @@ class TaskDriver(Driver):
         requests.Ask: _ask,
         requests.Pause: _pause_for,
         requests.Progress: _report,
+        requests.Await: _await,
     }
 
     async def _wait_idly(self, future: asyncio.Future[None]) -> None:
@@ -340,16 +393,23 @@ class TaskDriver(Driver):
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Call a function that acts. It cannot be stopped, so its outcome is waited for whoever cancels this task."""
         call = ThreadCall(function)
+        task = asyncio.current_task()
         self.is_in_thread = True
+        is_cancelled = False
         try:
-            while True:
+            while not call.is_done:
                 try:
-                    return await call.result()
+                    await call.wait()
                 except asyncio.CancelledError:
-                    if call.is_done or self.is_given_up:
+                    if self.is_given_up:
                         raise
+                    is_cancelled = self._is_abandoned = True
         finally:
             self.is_in_thread = False
+        value = call.outcome()
+        if is_cancelled and task is not None and inspect.isawaitable(value):
+            task.cancel()  # what is left to be done is done by this task, and can be cut off
+        return value
 
 
 def _reset(token: contextvars.Token[frozenset[Flight]]) -> None:
@@ -383,36 +443,45 @@ class ThreadCall:
         self.is_done = True
         self._waiter.release()
 
-    async def result(self) -> Any:
-        """What it returns or raises; a wait that was cancelled can be begun again."""
+    async def wait(self) -> None:
+        """Return when it has ended; a wait that was cancelled can be begun again."""
         while not self.is_done:
             if self._waiter.future.cancelled():
                 self._waiter.future = asyncio.get_running_loop().create_future()
             await self._waiter.future
+
+    def outcome(self) -> Any:
+        """What it returned or raised."""
         if self._error is not None:
             raise self._error
         return self._value
 
-    def then(self, use: Callable[[Any], object]) -> None:
-        """Wait for it in this thread, and do something with what it returns."""
-        self._thread.join()
-        if self._error is None:
-            use(self._value)
-
 
 async def in_thread(function: Callable[[], T]) -> T:
     """What a function gives that would block the loop, called in a thread of its own."""
-    return cast("T", await ThreadCall(function).result())
+    call = ThreadCall(function)
+    await call.wait()
+    return cast("T", call.outcome())
 
 
-async def _outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+def _current_task() -> asyncio.Task[Any] | None:
+    """The task that runs; nothing where no loop does."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+async def _outcome_of(begin: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:
     """What it gives and what it raises: a task that ended by `SystemExit` would end the loop before its caller."""
     try:
-        return await awaitable, None
+        return await begin(), None
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         return None, error
+    except GeneratorExit as error:
+        return None, CutOffError(error)
     except BaseException as error:  # noqa: BLE001 - as above
         return None, error

@@ -14,9 +14,12 @@ from typing import Any, ClassVar, TypeVar
 
 from journal._core import requests
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
+from journal._drive.branches import Branches
 from journal._drive.common import Driver
 from journal._drive.signals import Signal
-from journal._flights import Flight, Joined, inside, own_waiter
+from journal._flights import Flight, Flights, Joined, inside, own_waiter
+from journal._logs import Log
+from journal._storage.store import Store
 from journal.errors import CommitFailedError, CorruptRecordError, JournalReadonlyError
 from journal.values import Cursor
 
@@ -25,6 +28,10 @@ T = TypeVar("T")
 
 class ThreadDriver(Driver):
     """Runs one protocol in the calling thread."""
+
+    def __init__(self, store: Store, flights: Flights, log: Log) -> None:
+        super().__init__(store, flights, log)
+        self._branches: Branches | None = None
 
     def run(self, protocol: Steps[T]) -> T:
         """What the protocol returns."""
@@ -50,6 +57,10 @@ class ThreadDriver(Driver):
             return value
         finally:
             self._end_flights()
+            if self._branches is not None:
+                # An interrupt may not have reached it: what it keeps going beside itself has to learn of it.
+                protocol.close()
+                self._branches.end()
 
     def perform(self, request: Any) -> Any:
         """The answer to one request."""
@@ -75,13 +86,14 @@ class ThreadDriver(Driver):
             self._took(started)
 
     def _decide(self, request: requests.Decide) -> Any:
-        if not self._entered:
-            return request.function(*request.arguments)
-        token = inside.set(self._inside())
+        token = inside.set(self._inside()) if self._entered else None
         try:
             return request.function(*request.arguments)
+        except GeneratorExit as error:
+            raise CutOffError(error) from error
         finally:
-            inside.reset(token)
+            if token is not None:
+                inside.reset(token)
 
     def _ask(self, request: requests.Ask) -> Any:
         """Call the reconcile in a thread of its own, so that its deadline holds whether or not it looks at it."""
@@ -129,6 +141,16 @@ class ThreadDriver(Driver):
             head = self._store.read(lambda view: view.head())
             self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
 
+    def _spawn(self, request: requests.Spawn) -> None:
+        if self._branches is None:
+            store, flights, log = self._store, self._flights, self._log
+            self._branches = Branches(lambda protocol: ThreadDriver(store, flights, log).run(protocol))
+        self._branches.spawn(request)
+
+    def _await(self, request: requests.Await) -> requests.Ended:
+        assert self._branches is not None  # noqa: S101 - who waits has spawned
+        return self._branches.wait()
+
     _ANSWERS: ClassVar[dict[type[Any], Callable[[ThreadDriver, Any], Any]]] = {
         requests.Read: Driver.read,
         requests.Commit: _commit,
@@ -140,6 +162,8 @@ class ThreadDriver(Driver):
         requests.Pause: _pause_for,
         requests.Progress: _report,
         requests.Note: Driver.note,
+        requests.Spawn: _spawn,
+        requests.Await: _await,
     }
 
 

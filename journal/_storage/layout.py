@@ -47,7 +47,9 @@ TABLES: Final = {
 HEADER_KEY: Final = HEADER + b"journal"
 
 _U64: Final = struct.Struct(">Q")
-_U32: Final = struct.Struct(">I")
+pack_u64: Final = _U64.pack
+"""A number as eight bytes that sort by value."""
+_pack_u32: Final = struct.Struct(">I").pack
 _RECORD: Final = struct.Struct(f">II{DIGEST_BYTES}s")
 """A log record's frame: check, bytes of the head, digest. The head and the payload follow."""
 _CHECKED: Final = struct.Struct(f">I{DIGEST_BYTES}s")
@@ -76,11 +78,6 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-def pack_u64(number: int) -> bytes:
-    """A number as eight bytes that sort by value."""
-    return _U64.pack(number)
-
-
 def unpack_u64(data: bytes) -> int:
     """The number that eight bytes stand for."""
     number: int = _U64.unpack(data)[0]
@@ -89,7 +86,7 @@ def unpack_u64(data: bytes) -> int:
 
 def log_key(position: int) -> bytes:
     """The key of a log record."""
-    return LOG + _U64.pack(position)
+    return LOG + pack_u64(position)
 
 
 def position_of(key: bytes) -> int:
@@ -100,13 +97,13 @@ def position_of(key: bytes) -> int:
 
 def chain(before: bytes, position: int, head: bytes) -> bytes:
     """The digest of a record: over the one before, its position and its head (which holds the payload's hash)."""
-    return digest(before + _U64.pack(position) + head)
+    return digest(before + pack_u64(position) + head)
 
 
 def frame(position: int, record_digest: bytes, head: bytes, payload: bytes) -> bytes:
     """The value of a log record."""
     body = _CHECKED.pack(len(head), record_digest) + head + payload
-    return _U32.pack(crc32(body, position % _FOLD)) + body
+    return _pack_u32(crc32(body, position % _FOLD)) + body
 
 
 def unframe(position: int, value: bytes) -> Frame:
@@ -141,7 +138,7 @@ def raw_digest(value: bytes) -> bytes:
 
 def seal(key: bytes, content: bytes) -> bytes:
     """The value of a row outside the log: its content and the check over both."""
-    return content + _U32.pack(crc32(content, crc32(key)))
+    return content + _pack_u32(crc32(content, crc32(key)))
 
 
 def unseal(key: bytes, value: bytes) -> bytes:
@@ -151,7 +148,7 @@ def unseal(key: bytes, value: bytes) -> bytes:
         DamagedRowError: key and value do not belong together.
     """
     content, check = value[:-4], value[-4:]
-    if _U32.pack(crc32(content, crc32(key))) != check:
+    if _pack_u32(crc32(content, crc32(key))) != check:
         raise DamagedRowError("its checksum is wrong")
     return content
 
@@ -184,4 +181,4 @@ def stream_prefix(name: str) -> bytes:
 def identity_key(stream: str, epoch: int, op_id: str) -> bytes:
     """The key of the row that knows an op_id of a stream's epoch."""
     text = stream.encode()
-    return IDENTITY + digest(len(text).to_bytes(1, "big") + text + _U64.pack(epoch) + op_id.encode())
+    return IDENTITY + digest(len(text).to_bytes(1, "big") + text + pack_u64(epoch) + op_id.encode())

@@ -10,11 +10,11 @@ from typing import Final
 
 import lmdb
 
-from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES
+from journal._core.ledger import INTENT, UNFINISHED as UNFINISHED_PHASES
 from journal._storage import layout
 from journal._storage.owners import Owner
 from journal._storage.views import StoreView, decode_owner, encode
-from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, Phase, StreamRow
+from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, StreamRow
 
 _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 
@@ -39,13 +39,17 @@ class StoreTransaction(StoreView):
         position, before = self.last[0] + 1, self.last[1]
         head = encode(record)
         record_digest = layout.chain(before, position, head)
-        self._put(layout.log_key(position), layout.frame(position, record_digest, head, payload), is_last=True)
+        if not self._txn.put(
+            layout.log_key(position), layout.frame(position, record_digest, head, payload), append=True
+        ):
+            raise _refused(layout.LOG)
+        self.has_changes = True
         self.last = position, record_digest
         self.appended.append((position, record))
         if isinstance(record, EffectEntry):
             if record.previous:
                 self._drop_old_row(record)
-            if record.phase is Phase.INTENT and not self.has_owner_row:
+            if record.phase is INTENT and not self.has_owner_row:
                 self._put_owner_row()
         for key, content in index_rows(position, record):
             self._put_row(key, content)
@@ -72,12 +76,13 @@ class StoreTransaction(StoreView):
             self.has_owner_row = True
 
     def _put_row(self, key: bytes, content: bytes) -> None:
-        self._put(key, layout.seal(key, content))
-
-    def _put(self, key: bytes, value: bytes, *, is_last: bool = False) -> None:
-        if not self._txn.put(key, value, append=is_last):
-            raise lmdb.CorruptedError(f"LMDB would not put a row of {layout.TABLES[key[:1]]} in its place")
+        if not self._txn.put(key, layout.seal(key, content)):
+            raise _refused(key[:1])
         self.has_changes = True
+
+
+def _refused(table: bytes) -> lmdb.Error:
+    return lmdb.CorruptedError(f"LMDB would not put a row of {layout.TABLES[table]} in its place")
 
 
 def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:

@@ -25,6 +25,9 @@ from journal.options import COURTESY_SECONDS, DISTRUST_SECONDS, POLL_SECONDS_MAX
 FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
+_PAUSE_SHARE: Final = 1 / 8
+"""How much of the time that it has waited who waits sleeps before it looks again."""
+
 _UNSEEN: Final = "the writer's turn is held by a process that is not to be seen from here (another pid namespace)"
 
 
@@ -79,17 +82,18 @@ class Turn:
 
 def _poll(take: Callable[[], None], deadline: float) -> int:
     """Try to take a lock until the deadline; how many tries it took, 0 where it was not taken."""
-    pause = POLL_SECONDS_MIN
+    begun = time.monotonic()
     for tries in itertools.count(1):
         try:
             take()
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= deadline:
                 break
         else:
             return tries
-        time.sleep(pause)
-        pause = min(2 * pause, POLL_SECONDS_MAX)
+        # In proportion to the wait so far: who has waited must not sleep through the moment, nor wake for minutes on end.
+        time.sleep(min(max(POLL_SECONDS_MIN, (now - begun) * _PAUSE_SHARE), POLL_SECONDS_MAX))
     return 0
 
 

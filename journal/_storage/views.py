@@ -1,7 +1,7 @@
 """The journal as one LMDB transaction sees it: rows in, records out, each checked.
 
 A row that is not found is no proof of absence while its neighbours are damaged: a flipped byte in a key hides a row
-from LMDB's search. So a miss looks at both neighbours before it is believed (`_search`).
+from LMDB's search. So a miss looks at both neighbours before it is believed (`_search`); `glance` alone believes none.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ from .support import Clock, FileRecipient, Peer
 class Facade(Protocol):
     """Opens a journal whose methods have the synchronous signatures."""
 
+    is_loop: bool
+    """Whether calls are tasks of an event loop."""
+
     def open(self, path: Path, **options: Any) -> Journal: ...
 
     def close(self) -> None: ...
@@ -28,6 +31,8 @@ class Facade(Protocol):
 
 class SyncFacade:
     """The journal itself."""
+
+    is_loop = False
 
     def open(self, path: Path, **options: Any) -> Journal:
         return journal.open(path, **options)

@@ -121,6 +121,8 @@ class LoopJournal:
 class AsyncFacade:
     """`journal.open_async`."""
 
+    is_loop = True
+
     def __init__(self) -> None:
         self._loop = Loop()
 

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import pytest
-
 import journal
 from journal import EffectFailedError, EffectUnresolvedError, Journal, NotPerformed, Uncertain
 
@@ -95,12 +93,16 @@ def accept(j: Journal, key: Key, proof: Any = "proof", **options: Any) -> Any:
 
 def leave_open(j: Journal, key: Key, error: BaseException | None = None, **options: Any) -> None:
     """Leaves an intent without outcome that its own process gave up."""
+    import pytest  # peers do without it, and so start in half the time
+
     with pytest.raises((EffectUnresolvedError, KeyboardInterrupt)):
         j.effect(key, run=Stub(error or Boom("boom")), reconcile=unused(), **options)
 
 
 def leave_failed(j: Journal, key: Key, why: str = "refused", **options: Any) -> None:
     """Leaves an effect that is known not to have happened."""
+    import pytest
+
     with pytest.raises(EffectFailedError):
         j.effect(key, run=Stub(NotPerformed(why)), reconcile=unused(), **options)
 

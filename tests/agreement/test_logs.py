@@ -233,7 +233,7 @@ def test_lines_are_told_after_their_commit(open_journal: Callable[..., Journal],
 
     logger = Logger(at_line)
     j = open_journal(logger=logger, wait_timeout=10)
-    can_wait = facade.thread == threading.get_ident()
+    can_wait = not facade.is_loop
     handle.append(j)
     accept(j, "k")
     leave_open(j, "o")

@@ -1,4 +1,7 @@
-"""`recover`: every sentence of the section on recovery but the one about concurrency above 1."""
+"""`recover`: every sentence of the section on recovery but the one about concurrency above 1.
+
+That one has a file of its own, `test_recover_concurrent.py`.
+"""
 
 import time
 from collections.abc import Callable, Iterable
@@ -847,6 +850,34 @@ def test_callers_function_that_raises_leaves_nothing_begun(j: Journal, who: str)
 
     assert caught.value is boom
     assert j.unfinished() == []
+    assert j.recover(0, intents=one_each(Stub("m-1"), unused())) == 3
+
+
+@pytest.mark.parametrize("error", [Boom("no"), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("who", ["intents", "on_unresolved", "progress"])
+def test_callers_function_that_ends_the_walk_leaves_no_open_intent(j: Journal, who: str, error: BaseException) -> None:
+    """Whatever it raises: an intent that came with the outcome before, and was not run, is taken back."""
+    append(j, "a", "b", "c")
+    asked = {"intents": Stub("", "", error), "on_unresolved": Stub("", "", error), "progress": Stub(error)}[who]
+
+    def intents(c: Committed) -> list[Intent]:
+        if who == "intents":
+            asked(c)
+        return [effect(("k", c.operation))]
+
+    def policy(intent: Intent, record: Any) -> str:
+        if who == "on_unresolved":
+            asked(intent)
+        return "retry"
+
+    try:
+        j.recover(0, intents=intents, on_unresolved=policy, progress=asked if who == "progress" else None)
+    except BaseException as raised:
+        # Where it comes too early to matter (an exception of `intents` waits for the effects before), all the better.
+        assert raised is error
+
+    assert j.record(("k", "c")) is None
+    assert [record.phase for record in j.effects(phase="intent")] == []
     assert j.recover(0, intents=one_each(Stub("m-1"), unused())) == 3
 
 

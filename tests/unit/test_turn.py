@@ -16,7 +16,7 @@ import pytest
 from journal._storage import turn
 from journal._storage.turn import FLOCK, Turn, holder_of
 from journal.errors import JournalBusyError
-from journal.options import DISTRUST_SECONDS
+from journal.options import DISTRUST_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from tests.unit.support import Boom, raising
 
 PATIENCE: Final = 30.0
@@ -211,6 +211,29 @@ def test_waiting_is_done_in_front(turns: list[Turn], descriptors: list[int]) -> 
 
     assert took.wait(PATIENCE)
     waiter.join(PATIENCE)
+
+
+def test_who_waits_sleeps_in_proportion_to_its_wait(
+    turns: list[Turn], descriptors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither sleeps through the moment that the turn is free, nor wakes all the time for one that is stopped."""
+    fcntl.flock(descriptors[0], fcntl.LOCK_EX)
+    now, pauses = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append((now[0], seconds))
+        now[0] += seconds
+
+    monkeypatch.setattr(turn.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]  # a module that it uses
+    monkeypatch.setattr(turn.time, "sleep", sleep)  # type: ignore[attr-defined]  # a module that it uses
+
+    with pytest.raises(JournalBusyError):
+        turns[1].run(lambda: None, 1.0)
+
+    assert pauses[0] == (0.0, POLL_SECONDS_MIN)
+    assert pauses[-1][1] == POLL_SECONDS_MAX
+    assert all(pause <= max(POLL_SECONDS_MIN, waited / 4) for waited, pause in pauses)
+    assert len(pauses) < 200
 
 
 def test_releasing_nothing_is_fine(turns: list[Turn], descriptors: list[int]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recovery import Ending, Fact, Fetch, Intent, Look, Operation, Pass, Report, Settle, Settled, Stop, walk
-from recovery.walker import LOOK_AHEAD_MAX, Consult, Policy, check_policies
+from recovery.walker import LOOK_AHEAD_MAX, Consult, HaltedError, Policy, check_policies
 from tests.unit.support import Boom, raising, unused
 
 
@@ -651,6 +651,54 @@ def test_closed_walk_asks_nothing_more(taken: int) -> None:
     walker.close()
 
     assert inspect.getgeneratorstate(walker) == inspect.GEN_CLOSED
+
+
+# Halting
+
+
+class Halting(Script):
+    """A script that halts the walk at one of its questions, and at every one after it."""
+
+    def __init__(self, *implied: Iterable[str], at: int, **options: Any) -> None:
+        super().__init__(*implied, **options)
+        self.left = at
+        self.settled: list[str] = []
+
+    def _answer(self, question: Any) -> Any:
+        if not isinstance(question, Report):
+            self.left -= 1
+            if self.left < 0:
+                raise HaltedError
+        answer = super()._answer(question)
+        if isinstance(question, Settle):
+            self.settled.append(question.fact.call)
+        return answer
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+@pytest.mark.parametrize("at", range(14))
+def test_halted_walk_says_what_it_did(at: int, kind: Callable[[Any], Any]) -> None:
+    """It ends where it is told, at whatever question: no stop, the counts so far, the prefix that was settled."""
+    script = Halting(["a", "b"], [], ["c"], at=at)
+
+    settled = script.walk(intents=lambda committed: kind([intent(key) for key in committed]))
+
+    assert settled.stopped is None
+    assert counts(settled) == ({"ran": len(script.settled)} if script.settled else {})
+    reports = [int(step.split()[1]) for step in script.trail if step.startswith("report")]
+    assert settled == reports[-1]
+    assert (settled >= 10) <= (script.settled[:2] == ["a", "b"])
+    assert (settled == 30) <= (script.settled == ["a", "b", "c"])
+    assert script.trail[-1] == f"report {int(settled)} last"
+
+
+def test_halted_walk_does_not_ask_what_to_do_with_what_became_uncertain() -> None:
+    """It is counted, and is no stop: the walk that is not halted will decide."""
+    script = Halting(["a"], at=4, endings={"a": Ending("uncertain", record="record")})
+
+    settled = script.walk(on_uncertain=unused, limit=1)
+
+    assert (int(settled), settled.stopped, counts(settled)) == (5, None, {"uncertain": 1})
 
 
 # Limits

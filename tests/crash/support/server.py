@@ -16,6 +16,8 @@ import traceback
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
+import structlog  # noqa: F401 - what the journal imports when it first says something
+
 import journal  # noqa: F401 - imported once, here, and not by each child
 
 from .processes import REQUEST_BYTES_MAX, Child, Processes
