@@ -56,9 +56,10 @@ class Handle:
         """
         self.store.check_process()
         with self._closing:
-            self.is_closing = True
             waiter = own_waiter()
-            if self.flights.close(waiter, is_blocking=True):
+            is_flying = self.flights.close(waiter, is_blocking=True)
+            self.is_closing = True
+            if is_flying:
                 waiter.acquire()
             self.store.close()
 
