@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -50,7 +49,6 @@ class Handle:
         self.flights = Flights(self.store.directory)
         self.log = Log(logger, self.store.header.journal_id)
         self.is_closing = False
-        self._closing = threading.RLock()
 
     def run(self, protocol: Steps[T]) -> T:
         """What a protocol returns, run in this thread."""
@@ -81,8 +79,7 @@ class Handle:
 
     def end_close(self) -> None:
         """Close the files, in whatever state the flights are; who comes second waits for the first."""
-        with self._closing:
-            self.store.close(lingers=self.flights.has_open())
+        self.store.close(lingers=self.flights.has_open())
 
 
 def _directory(path: Any) -> str:

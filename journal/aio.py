@@ -160,31 +160,21 @@ class AsyncJournal:
         Raises:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
-        waiter = LoopWaiter()
-        if self._handle.begin_close(waiter, is_blocking=False) and not await self._wait(waiter):
-            await self._cancel_coroutines()
+        if not await self._wait_for_flights(self._store.wait_timeout) and self._background.cancel_coroutines():
+            await self._wait_for_flights(CLOSE_GRACE_SECONDS)
         await in_thread(self._handle.end_close)
-        for task, driver in self._background.drivers.items():
-            driver.is_given_up = True
-            task.cancel()
-        for task in list(self._background.stragglers):
-            task.cancel()
+        self._background.give_up()
         self._committer.close()
 
-    async def _wait(self, waiter: LoopWaiter) -> bool:
-        try:
-            async with asyncio.timeout(self._store.wait_timeout):
-                await waiter.future
-        except TimeoutError:
-            return False
+    async def _wait_for_flights(self, seconds: float) -> bool:
+        waiter = LoopWaiter()
+        if self._handle.begin_close(waiter, is_blocking=False):
+            try:
+                async with asyncio.timeout(seconds):
+                    await waiter.future
+            except TimeoutError:
+                return False
         return True
-
-    async def _cancel_coroutines(self) -> None:
-        tasks = [task for task, driver in self._background.drivers.items() if not driver.is_in_thread]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_GRACE_SECONDS)
 
     # --- operations --------------------------------------------------------------------------------------------
 

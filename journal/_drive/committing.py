@@ -79,7 +79,10 @@ class Committer:
             if self._is_working or not self._pending:
                 return
             self._is_working = True
-        self._executor.submit(self._work)
+        try:
+            self._executor.submit(self._work)
+        except RuntimeError:  # closed meanwhile, or the interpreter ends: the store says what becomes of them
+            self._work()
 
     def _work(self) -> None:
         while True:

@@ -53,12 +53,36 @@ class LoopWaiter:
 
 
 class Background:
-    """The tasks that act for keys whatever becomes of their callers, those that still ask a recipient, and walks."""
+    """The tasks that act for keys whatever becomes of their callers, those that still ask a recipient, and walks.
+
+    A handle may be used on several loops, and be closed on one of them.
+    """
 
     def __init__(self) -> None:
         self.drivers: dict[asyncio.Task[None], TaskDriver] = {}
         self.stragglers: set[asyncio.Task[Any]] = set()
         self.branches: set[asyncio.Task[Any]] = set()
+
+    def cancel_coroutines(self) -> bool:
+        """Cancel what can be stopped; whether there was any."""
+        tasks = [task for task, driver in list(self.drivers.items()) if not driver.is_in_thread]
+        for task in tasks:
+            _cancel(task)
+        return bool(tasks)
+
+    def give_up(self) -> None:
+        """Wait for nothing any more, and for nobody's answer."""
+        for task, driver in list(self.drivers.items()):
+            driver.is_given_up = True
+            _cancel(task)
+        for straggler in list(self.stragglers):
+            _cancel(straggler)
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task of whatever loop."""
+    with contextlib.suppress(RuntimeError):  # the loop was closed
+        task.get_loop().call_soon_threadsafe(task.cancel)
 
 
 class TaskDriver(Driver):

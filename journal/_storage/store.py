@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import secrets
+import threading
 import time
 import weakref
 from collections import Counter
@@ -80,6 +81,8 @@ class Store:
         self._pid = os.getpid()
         self._closed_because: str | None = None
         self._failure: str | None = None
+        # Re-entrant, since a signal's handler may come to it while its own thread holds it.
+        self._closing = threading.RLock()
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {self._data_path: files.identity_of(self._data_path)}
@@ -237,11 +240,13 @@ class Store:
         """
         self.check_process()
         self._closed_because = self._closed_because or "it was closed"
-        if self._finalizer.alive:
-            self.group.close()
-            if lingers and self._owner is not None:
-                registry.linger(self._owner.descriptor)
-            registry.close(self._identities[self._data_path], self._finalizer)
+        # One closes, and another one waits for that: the queue answers a second `close` while its last flush goes on.
+        with self._closing:
+            if self._finalizer.alive:
+                self.group.close()
+                if lingers and self._owner is not None:
+                    registry.linger(self._owner.descriptor)
+                registry.close(self._identities[self._data_path], self._finalizer)
 
     # --- around a fork -----------------------------------------------------------------------------------------
 

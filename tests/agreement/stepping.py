@@ -3,9 +3,12 @@
 import asyncio
 import gc
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any
+
+from .support import PATIENCE, wait_for
 
 BACKGROUND = ("TaskDriver.finish", "_outcome_of")
 """Where the tasks begin that act whatever becomes of their callers."""
@@ -114,3 +117,59 @@ def run(main: Coroutine[Any, Any, Any], told: list[Any], *, debug: bool = False)
     with asyncio.Runner(debug=debug) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: told.append(context))
         return runner.run(main)
+
+
+def play(main: Coroutine[Any, Any, Any], *, debug: bool = False) -> Any:
+    """What a coroutine gives, on a loop of its own, of which nothing goes unheard."""
+    with silence() as told:
+        return run(main, told, debug=debug)
+
+
+class Door:
+    """A run that says that it was entered and goes on when it is let: a coroutine, a plain function, or in between."""
+
+    def __init__(self, style: str = "coroutine", answer: Any = "proof") -> None:
+        self.count = 0
+        self.cancelled_count = 0
+        self.entered = threading.Event()
+        self._opened = threading.Event()
+        self._answer = answer
+        self.run: Callable[..., Any] = {
+            "coroutine": self._coroutine,
+            "plain": self._plain,
+            "awaitable": lambda *given: self._coroutine(*given),  # noqa: PLW0108 - a plain function is the point
+        }[style]
+
+    async def _coroutine(self, *_: Any) -> Any:
+        self._enter()
+        try:
+            while not self._opened.is_set():  # noqa: ASYNC110 - threads open it, too
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self.cancelled_count += 1
+            raise
+        return self._come_out()
+
+    def _plain(self, *_: Any) -> Any:
+        self._enter()
+        wait_for(self._opened)
+        return self._come_out()
+
+    def _enter(self) -> None:
+        self.count += 1
+        self.entered.set()
+
+    def _come_out(self) -> Any:
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    async def wait_until_entered(self) -> None:
+        """Return when the run has begun."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.entered.is_set():  # noqa: ASYNC110 - threads enter it, too
+                await asyncio.sleep(0.001)
+
+    def open(self) -> None:
+        """Let the run go on."""
+        self._opened.set()
