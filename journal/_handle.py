@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from journal._core.effects import check_seconds
 from journal._core.payloads import check_type
@@ -49,6 +49,12 @@ class Handle:
         self.flights = Flights(self.store.directory)
         self.log = Log(logger, self.store.header.journal_id)
         self.is_closing = False
+
+    def __reduce__(self) -> NoReturn:
+        """Refused, for the faces too: a copy would be another process's, or a second one that is closed by itself."""
+        raise TypeError(
+            "an open journal can be neither pickled nor copied; pass its path, and open it where it is used"
+        )
 
     def run(self, protocol: Steps[T]) -> T:
         """What a protocol returns, run in this thread."""

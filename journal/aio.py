@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from journal._core import effects, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
@@ -131,6 +131,10 @@ class AsyncJournal:
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
         await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refused: pass the path on, and open it where it is used."""
+        self._handle.__reduce__()
 
     def __repr__(self) -> str:
         """Where it is, and whether it is open."""

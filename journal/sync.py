@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from journal._core import effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
@@ -96,6 +96,10 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refused: pass the path on, and open it where it is used."""
+        self._handle.__reduce__()
 
     def __repr__(self) -> str:
         """Where it is, and whether it is open."""

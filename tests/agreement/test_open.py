@@ -1,7 +1,10 @@
 """Opening, closing, and what a handle refuses."""
 
+import asyncio
+import copy
 import functools
 import os
+import pickle
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -378,6 +381,20 @@ def test_coroutine_function_is_refused_before_anything_is_written(
     assert run.count == 0
     assert j.head() == 1
     assert j.record("k") is None
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_open_journal_is_neither_pickled_nor_copied(path: Path, duplicate: Callable[[Any], Any]) -> None:
+    """Handed to another process it is refused with what to do instead, for either face."""
+
+    async def open_async() -> None:
+        async with journal.open_async(path) as a:
+            with pytest.raises(TypeError, match="open it where it is used"):
+                duplicate(a)
+
+    with journal.open(path) as j, pytest.raises(TypeError, match="open it where it is used"):
+        duplicate(j)
+    asyncio.run(open_async())
 
 
 def test_answers_are_frozen(j: Journal) -> None:
