@@ -15,6 +15,7 @@ from journal._core.effects import (
     EffectCall,
     Outcome,
     check_binding,
+    check_reconcile,
     effect,
     effect_call,
     run_effect,
@@ -97,6 +98,13 @@ def the_hold(memory: Memory) -> Hold:
 
 
 # The call
+
+
+def test_effect_without_a_reconcile_is_refused() -> None:
+    """It would be an idempotent one, which has a method of its own."""
+    with pytest.raises(TypeError, match="use run_effect"):
+        check_reconcile(None)
+    assert check_reconcile(unused) is unused
 
 
 def test_call_with_a_reconcile_is_at_most_once() -> None:

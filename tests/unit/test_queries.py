@@ -10,7 +10,7 @@ import pytest
 from journal._core import queries
 from journal._core.keys import key_form
 from journal._core.queries import EffectPages, OperationPages
-from journal._core.requests import DeadlineError, EffectPage, Pause, Read
+from journal._core.requests import DeadlineError, EffectPage, OperationPage, Pause, Read
 from journal.errors import CorruptRecordError, InvalidCursorError, Key
 from journal.options import PAGE_RECORDS
 from journal.records import Guarantee, Phase
@@ -169,6 +169,26 @@ def test_keys_in_other_phases_are_passed_in_bounded_looks() -> None:
     assert [record.key for record in play.finish()] == KEYS[-1:]
     assert len(play.asked) == -(-len(KEYS) // 2)
     assert listed(pages, memory) == []
+
+
+def test_operations_are_looked_for_past_empty_pages() -> None:
+    """A look may end before it has found any; the next goes on behind, to the end of the log."""
+    asked: list[int] = []
+
+    class View:
+        def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
+            asked.append(after)
+            return OperationPage([], after + 4, ended=after == 8)
+
+    pages = OperationPages(None, 0, None, None)
+    protocol = pages.next()
+    request = next(protocol)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            view: Any = View()
+            request = protocol.send(request.look(view))
+
+    assert (asked, ended.value.value) == ([0, 4, 8], [])
 
 
 def test_page_is_bounded() -> None:
