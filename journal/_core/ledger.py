@@ -208,9 +208,20 @@ def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Trans
 
 
 def withdraw(form: bytes, begun: EffectState) -> Callable[[Transaction], EffectState | None]:
-    """A decision that takes back an intent which was never run; `None` where it is not what stands on record."""
-    change = EffectChange(phase=FAILED, guarantee=begun.entry.guarantee, reason=NOT_STARTED)
-    return advance(form, begun.position, change)
+    """A decision that takes back an intent which was never run; `None` where it is not what stands on record.
+
+    Its position alone does not tell: where the commit that held it was cut off, another process may have taken that.
+    """
+
+    def decide(txn: Transaction) -> EffectState | None:
+        state = txn.effect(form)
+        if state != begun:
+            return None
+        change = EffectChange(phase=FAILED, guarantee=begun.entry.guarantee, reason=NOT_STARTED)
+        entry = next_entry(state, form, change, txn.at)
+        return EffectState(txn.append(entry), entry)
+
+    return decide
 
 
 def owner_text(owner: int) -> str:

@@ -104,9 +104,10 @@ class Gate:
         self._claim_others()
 
     def give_back(self) -> None:
-        """End being alone."""
+        """End being alone; where `claim` was interrupted, too."""
         self._give_back_others()
-        self._registering.release()
+        with contextlib.suppress(RuntimeError):
+            self._registering.release()
 
     def _claim_others(self) -> None:
         for lock in list(self._locks):

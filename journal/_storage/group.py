@@ -229,7 +229,8 @@ class GroupCommit:
             self._waiting = others
             self.batch_count += 1
             self.entry_count += len(entries)
-        self._commit_batch(entries)
+        if entries:  # they may all have been withdrawn meanwhile
+            self._commit_batch(entries)
         self._hand_over(own)
 
     def _hand_over(self, own: Party) -> None:

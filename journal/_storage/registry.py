@@ -62,24 +62,34 @@ def _before_fork() -> None:
     for reference in _open.values():
         store = reference()
         if store is not None:
-            store.before_fork()
+            # Noted first: what an interrupt leaves half done is given back in any case.
             _forking.append(store)
+            store.before_fork()
     if _forking:
         with contextlib.suppress(OSError):  # no descriptors are left: the child is not waited for
             _pipe.extend(os.pipe())
 
 
 def _after_fork_in_parent() -> None:
-    if _pipe:
-        reading, writing = _pipe
-        os.close(writing)
-        select.select([reading], [], [], FORK_SECONDS_MAX)
-        os.close(reading)
-        _pipe.clear()
-    for store in _forking:
-        store.after_fork_in_parent()
-    _forking.clear()
-    _lock.release()
+    # Python prints what a hook raises, and goes on: a lock that stayed taken would stop every other thread.
+    try:
+        if _pipe:
+            _wait_for_child()
+    finally:
+        while _pipe:
+            os.close(_pipe.pop())
+        try:
+            while _forking:
+                _forking.pop().after_fork_in_parent()
+        finally:
+            _lock.release()
+
+
+def _wait_for_child() -> None:
+    os.close(_pipe.pop())  # the end to write on: what is left of it is the child's
+    waiting = select.poll()
+    waiting.register(_pipe[0], select.POLLIN)
+    waiting.poll(FORK_SECONDS_MAX * 1_000)
 
 
 def _after_fork_in_child() -> None:

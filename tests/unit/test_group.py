@@ -103,6 +103,33 @@ def writer() -> Writer:
     return Writer()
 
 
+def test_party_whose_entries_were_all_withdrawn_commits_nothing(writer: Writer) -> None:
+    """Before it leads, and between its look and its lead."""
+    early = writer.group.entry(decide, 1, settles=False, can_withdraw=True)
+    assert early.withdraw()
+    writer.group.commit_all([early])
+    late = writer.group.entry(decide, 2, settles=False, can_withdraw=True)
+    party = Party([late])
+    writer.group._present[party.thread] = writer.group._leader = party
+    assert late.withdraw()
+    writer.group._lead(party)
+
+    assert writer.batches == []
+    writer.group._leave(party)
+    assert writer.commit(3) == 3
+
+
+def test_entry_that_is_being_decided_cannot_be_withdrawn(writer: Writer) -> None:
+    """Again and again, where its transaction is tried again; one that never could is taken as it is."""
+    entry = writer.group.entry(decide, 1, settles=False, can_withdraw=True)
+    firm = writer.group.entry(decide, 2, settles=True)
+
+    assert (entry.take(), entry.take(), entry.withdraw()) == (True, True, False)
+    assert (firm.withdraw(), firm.take()) == (False, True)
+    withdrawn = writer.group.entry(decide, 3, settles=False, can_withdraw=True)
+    assert (withdrawn.withdraw(), withdrawn.take(), withdrawn.withdraw()) == (True, False, False)
+
+
 def test_lone_caller_commits_in_its_own_thread(writer: Writer) -> None:
     """Without a hand-over, and without a lock to be woken by."""
     made: list[Party] = []

@@ -24,6 +24,7 @@ from journal._core.ledger import (
     owner_text,
     record_of,
     release,
+    withdraw,
 )
 from journal.records import EffectEntry, Guarantee, Phase, Via
 from journal.values import EffectEvent, EffectRecord
@@ -357,6 +358,27 @@ def test_release_of_another_owners_intent_writes_nothing() -> None:
     memory.put_effect("k", INTENT, owner=OTHER)
 
     assert memory.commit(release(FORM, OWN, "run-failed", "Boom")) is None
+    assert memory.phases("k") == ["intent"]
+
+
+def test_withdrawal_says_that_nothing_was_started() -> None:
+    """An intent that was committed ahead and never run is known not to have been performed."""
+    memory = Memory()
+    begun = EffectState(memory.put_effect("k", INTENT, guarantee=OFTEN), memory.last("k"))
+
+    memory.commit(withdraw(FORM, begun))
+
+    last = memory.last("k")
+    assert (last.phase, last.guarantee, last.reason) == (FAILED, OFTEN, "not-started")
+
+
+def test_withdrawal_of_what_another_process_put_there_writes_nothing() -> None:
+    """The commit that held the intent was cut off, and another one has its position: that one may just run."""
+    memory = Memory()
+    other = EffectState(memory.put_effect("k", INTENT, owner=OTHER), memory.last("k"))
+    cut_off = msgspec.structs.replace(other, entry=msgspec.structs.replace(other.entry, owner=OWN))
+
+    assert memory.commit(withdraw(FORM, cut_off)) is None
     assert memory.phases("k") == ["intent"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import resource
 import select
 import sys
 import threading
@@ -222,6 +223,46 @@ def test_parent_goes_on_when_its_child_has_closed(identity: FileIdentity) -> Non
     os.waitpid(pid, 0)
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Boom()])
+def test_parent_goes_on_whatever_is_raised_while_it_waits(
+    identity: FileIdentity, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Python prints what a hook raises: a lock that stayed taken would stop all other threads."""
+    handle = Handle()
+    open_once(identity, handle)
+    monkeypatch.setattr(registry, "_wait_for_child", raising(error))
+
+    registry._before_fork()
+    with pytest.raises(type(error)):
+        registry._after_fork_in_parent()
+
+    assert handle.notes == ["before", "parent"]
+    assert (registry._pipe, registry._forking) == ([], [])
+    assert InThread(lambda: open_once(FileIdentity(-3, identity.inode))).result()
+    registry.close(FileIdentity(-3, identity.inode), lambda: None)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_fork_of_a_process_with_a_thousand_descriptors(identity: FileIdentity, tmp_path: Path) -> None:
+    """A server has many sockets: the pipe's number is no limit."""
+    open_once(identity)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2_048), hard))
+    taken = [os.open(tmp_path, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert InThread(lambda: open_once(FileIdentity(-3, identity.inode))).result()
+    registry.close(FileIdentity(-3, identity.inode), lambda: None)
 
 
 def test_parent_does_not_wait_without_a_pipe(identity: FileIdentity, monkeypatch: pytest.MonkeyPatch) -> None:
