@@ -60,7 +60,8 @@ class Flight:
         """Let those who joined read again, or have this error each; the first call counts."""
         with self.flights.lock:
             if not self.ended:
-                self.error = error
+                # Kept only for who asks: it leads, by its traceback, to all that the caller had in its hands.
+                self.error = error if self._waiters else None
                 self.flights.forget(self)
                 self.ended = True
             release_all(self._waiters)

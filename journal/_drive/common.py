@@ -37,6 +37,7 @@ class Driver:
         # The protocol ends its flights; an interrupt may have come before it had them.
         for flight in self._entered:
             flight.end()
+        self._entered = []
 
     def read(self, request: requests.Read) -> Any:
         """What it sees."""
@@ -50,7 +51,7 @@ class Driver:
         """What became of an entry that is done, after it was logged; or its error."""
         if entry.error is not None:
             self._tell_failure(entry.error)
-            raise entry.error
+        entry.check()
         for position, record in entry.records:
             elapsed_ms = None
             if not isinstance(record, EffectEntry) or record.phase is not Phase.INTENT:

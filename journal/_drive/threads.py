@@ -40,7 +40,10 @@ class ThreadDriver(Driver):
         except (RunRaisedError, CutOffError) as raised:
             users_own = raised.error
         # The very exception of the user's function; outside the except, which would become its context.
-        raise users_own
+        try:
+            raise users_own
+        finally:
+            del users_own  # no circle through this frame, which keeps the handle
 
     def _follow(self, protocol: Steps[T]) -> T:
         try:

@@ -57,6 +57,15 @@ class Entry:
         self.error = error
         self.is_done = True
 
+    def check(self) -> None:
+        """Raise what it was refused for; once, and without a circle from the error through this frame to itself."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+
     def take(self) -> bool:
         """Begin to decide it, again too; False where it was withdrawn before."""
         if self._claim is not None:

@@ -165,8 +165,7 @@ class Store:
         """
         entry = self.entry(decide, settles=settles)
         self.group.commit_all([entry])
-        if entry.error is not None:
-            raise entry.error
+        entry.check()
         return entry
 
     def entry(
@@ -437,7 +436,9 @@ class _Batch:
         """
         for entry, answer, records in self._answers:
             entry.succeed(answer, records)
-        for entry, refusal in self._refusals:
+        while self._refusals:
+            # Not kept here: what was raised in a frame of this batch leads back to it.
+            entry, refusal = self._refusals.pop()
             entry.fail(refusal)
 
 

@@ -1,8 +1,10 @@
 """Opening, closing, and what a handle refuses."""
 
 import asyncio
+import contextlib
 import copy
 import functools
+import gc
 import os
 import pickle
 import stat
@@ -20,12 +22,13 @@ from journal import (
     Intent,
     Journal,
     JournalClosedError,
+    JournalError,
     JournalLockedError,
     NotPerformed,
     UnsupportedFormatError,
 )
 
-from .support import Call, Gate, Peer, accept, at_once, leave_open, unused
+from .support import Boom, Call, Gate, Peer, accept, at_once, leave_open, unused
 
 PUBLIC = [
     "Accepted",
@@ -456,3 +459,34 @@ def test_open_intent_survives_closing(open_journal: Callable[..., Journal]) -> N
     outcome = again.effect("k", run=unused(), reconcile=lambda _: "found")
 
     assert outcome == Accepted("found", "reconcile")
+
+
+@pytest.mark.parametrize("error", [Boom("500"), NotPerformed("refused")])
+@pytest.mark.parametrize("method", ["effect", "run_effect", "step", "append"])
+def test_handle_that_was_dropped_is_closed_at_once_after_an_error_too(
+    path: Path, method: str, error: Exception
+) -> None:
+    """What was raised leads to the call, and must not lead back to itself: nobody has to wait for the collector."""
+
+    def run() -> Any:
+        raise error
+
+    def use() -> None:
+        j = journal.open(path)
+        calls: dict[str, Callable[[], Any]] = {
+            "effect": lambda: j.effect("k", run=run, reconcile=unused()),
+            "run_effect": lambda: j.run_effect("k", run),
+            "step": lambda: j.step("k", run),
+            "append": lambda: j.append("s", 1, op_id="1", expected=5),
+        }
+        with contextlib.suppress(Boom, NotPerformed, JournalError):
+            calls[method]()
+
+    gc.collect()
+    gc.disable()
+    try:
+        use()
+        error.__traceback__ = None
+        journal.open(path).close()
+    finally:
+        gc.enable()
