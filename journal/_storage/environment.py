@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 
 import lmdb
 
-from journal._storage.files import FILE_MODE
+from journal._storage.files import FILE_MODE, LMDB_LOCK_FILE
+from journal._storage.turn import holder_of_first_byte
 from journal.errors import JournalBusyError, JournalClosedError, JournalFullError
 from journal.options import (
     MAP_BYTES_MIN,
@@ -33,6 +34,7 @@ T = TypeVar("T")
 _BEGIN_TRIES: Final = 100
 _PAGE_BYTES: Final = 4_096
 READERS_FULL: Final = f"all {READERS_MAX} reader slots are taken by living processes"
+_BEING_MADE: Final = "LMDB's lock file is just being made"
 _PROT_NONE: Final = 0
 """Addresses without memory behind them, which count against no limit but that of addresses."""
 
@@ -130,6 +132,10 @@ class Environment:
         self.directory = directory
         self.gate = Gate()
         self._max_size = max_size
+        maker = holder_of_first_byte(os.path.join(directory, LMDB_LOCK_FILE))
+        if maker is not None:
+            # LMDB would wait for it without end. The lock is not asked for by a descriptor: closing that would drop ours.
+            raise JournalBusyError(directory, maker, _BEING_MADE)
         map_bytes = map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES)
         self._env: lmdb.Environment | None = _open_any_size(directory, readonly=readonly, map_bytes=map_bytes)
         self._sweep()

@@ -16,7 +16,7 @@ import itertools
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from journal.errors import JournalBusyError
@@ -99,10 +99,21 @@ def _poll(take: Callable[[], None], deadline: float) -> int:
 
 def holder_of(descriptor: int) -> int | None:
     """The process that holds the `flock` of a file; `None` where the kernel does not say."""
-    inode = os.fstat(descriptor).st_ino
+    return next(_holders("FLOCK", os.fstat(descriptor).st_ino), None)
+
+
+def holder_of_first_byte(path: str) -> int | None:
+    """The process that has the first byte of a file for itself by a record lock; `None` where none is seen to."""
+    with contextlib.suppress(OSError):
+        return next(_holders("POSIX", os.stat(path).st_ino), None)
+    return None
+
+
+def _holders(kind: str, inode: int) -> Iterator[int]:
+    """Those that hold an exclusive lock of a kind from a file's first byte on, as the kernel lists them."""
     with contextlib.suppress(OSError), open("/proc/locks", encoding="utf-8") as locks:
         for line in locks:
             fields = line.split()
-            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
-                return int(fields[4])
-    return None
+            place = (fields[1], fields[3], fields[5].rpartition(":")[2], fields[6])
+            if place == (kind, "WRITE", str(inode), "0") and fields[4] != "0":
+                yield int(fields[4])
