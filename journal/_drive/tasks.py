@@ -283,7 +283,7 @@ class TaskDriver(Driver):
                     raise
                 # It is being flushed, or records what was done: no commit is half known.
                 cancelled = error
-                self._is_abandoned = self._acts()
+                self._is_abandoned = True
             except GeneratorExit:
                 waiting.entry.withdraw()
                 raise
