@@ -44,13 +44,15 @@ def own_waiter() -> threading.Lock:
 class Flight:
     """One call that acts for a key, and those that wait for it."""
 
-    __slots__ = ("_waiters", "ended", "error", "flights", "identity", "request", "thread", "waits_for")
+    __slots__ = ("_waiters", "ended", "error", "flights", "identity", "is_lost", "request", "thread", "waits_for")
 
     def __init__(self, flights: Flights, request: Enter) -> None:
         self.flights = flights
         self.identity: Identity = (request.space, request.form)
         self.request = request
         self.thread = threading.get_ident()
+        self.is_lost: Callable[[], bool] = _never
+        """Whether its call will never end it: the event loop that it ran on was closed."""
         self.ended = False
         self.error: BaseException | None = None
         self.waits_for: list[Flight] = []
@@ -72,7 +74,7 @@ class Flight:
 
 
 class Joined(Generic[W]):
-    """A call's wait for another one's flight: `with` the wait, then `check`."""
+    """A call's wait for another one's flight: wait, `leave` whatever happens, then `check`."""
 
     def __init__(self, flight: Flight, waiter: W, callers: list[Flight]) -> None:
         self.waiter = waiter
@@ -82,10 +84,7 @@ class Joined(Generic[W]):
         for caller in callers:
             caller.waits_for.append(flight)
 
-    def __enter__(self) -> None:
-        """Nothing: the wait was noted under the registry's lock."""
-
-    def __exit__(self, *_: object) -> None:
+    def leave(self) -> None:
         """The wait is over, whether the flight is or not."""
         with self._flight.flights.lock:
             for caller in self._callers:
@@ -94,7 +93,7 @@ class Joined(Generic[W]):
     def check(self) -> None:
         """Raise what ended the flight, where it did not end well."""
         if self._flight.error is not None:
-            raise _own_copy(self._flight.error)
+            raise own_copy(self._flight.error)
 
 
 class Flights:
@@ -122,6 +121,9 @@ class Flights:
         callers = [flight for flight in inside.get() if not flight.ended]
         with self.lock:
             flight = self._open.get((request.space, request.form))
+            if flight is not None and flight.is_lost():
+                flight.end()
+                flight = None
             if flight is None:
                 if self._is_closing and not any(caller.flights is self for caller in callers):
                     raise JournalClosedError(self._directory)
@@ -159,6 +161,8 @@ class Flights:
                     "close() from a signal's handler would wait for a call of its own thread; exit first"
                 )
             self._is_closing = True
+            for flight in [flight for flight in self._open.values() if flight.is_lost()]:
+                flight.end()
             if self._open:
                 self._closers.append(waiter)
             return bool(self._open)
@@ -166,6 +170,10 @@ class Flights:
     def has_open(self) -> bool:
         """Whether anything is in flight."""
         return bool(self._open)
+
+
+def _never() -> bool:
+    return False
 
 
 def release_all(locks: list[Waiter]) -> None:
@@ -200,10 +208,10 @@ def _check_same(first: Enter, second: Enter) -> None:
         raise EffectConflictError(second.key, "it is in flight for another request than that of this call")
 
 
-def _own_copy(error: BaseException) -> BaseException:
+def own_copy(error: BaseException) -> BaseException:
     """A copy for one who joined: an exception that several raise would mix their tracebacks."""
     if isinstance(error, RunRaisedError):
-        return RunRaisedError(_own_copy(error.error))
+        return RunRaisedError(own_copy(error.error))
     try:
         twin: BaseException = copy.copy(error)
     except Exception:  # noqa: BLE001 - a user's exception may refuse to be copied

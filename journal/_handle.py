@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from journal._core.effects import check_seconds
 from journal._core.payloads import check_type
 from journal._core.requests import Steps
+from journal._drive.tasks import ThreadCall
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log
@@ -70,7 +72,20 @@ class Handle:
         waiter = own_waiter()
         if self.begin_close(waiter, is_blocking=True):
             waiter.acquire()
-        self.end_close()
+        self.store.close()
+
+    def when_nothing_is_in_flight(self, calls: Iterable[ThreadCall], then: Callable[[], None]) -> None:
+        """Do something when these calls have ended and nothing is in flight any more, in a thread that waits for it."""
+
+        def wait() -> None:
+            for call in calls:
+                call.join()
+            waiter = own_waiter()
+            if self.flights.close(waiter, is_blocking=True):
+                waiter.acquire()
+            then()
+
+        threading.Thread(target=wait, name="journal-close", daemon=True).start()
 
     def begin_close(self, waiter: Waiter, *, is_blocking: bool) -> bool:
         """Let nothing new begin; whether the waiter has to wait for what is in flight.
@@ -82,10 +97,6 @@ class Handle:
         must_wait = self.flights.close(waiter, is_blocking=is_blocking)
         self.is_closing = True
         return must_wait
-
-    def end_close(self) -> None:
-        """Close the files, in whatever state the flights are; who comes second waits for the first."""
-        self.store.close(lingers=self.flights.has_open())
 
 
 def _directory(path: Any) -> str:

@@ -159,16 +159,24 @@ class AsyncJournal:
         """As `Journal.close`, awaited, but for a bound: runs still in flight after `wait_timeout` seconds are left.
 
         A coroutine `run` is cancelled then, and its intent given up. A plain one cannot be stopped: its intent stands,
-        what it returns is not recorded, and other handles take it for in flight until this process ends.
+        what it returns is not recorded, and other handles take it for in flight until it ends.
 
         Raises:
             RuntimeError: called from inside a run of this journal, for which it would wait.
         """
         if not await self._wait_for_flights(self._store.wait_timeout) and self._background.cancel_coroutines():
             await self._wait_for_flights(CLOSE_GRACE_SECONDS)
-        await in_thread(self._handle.end_close)
-        self._background.give_up()
+        # Nobody may take for given up what cannot be stopped.
+        end_lingering = self._store.linger() if self._handle.flights.has_open() else None
+        await in_thread(self._store.close)
+        calls = self._background.give_up()
+        if end_lingering is not None:
+            self._handle.when_nothing_is_in_flight(calls, end_lingering)
         self._committer.close()
+
+    async def aclose(self) -> None:
+        """As `close`, under the name that `contextlib.aclosing` calls."""
+        await self.close()
 
     async def _wait_for_flights(self, seconds: float) -> bool:
         waiter = LoopWaiter()

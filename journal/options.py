@@ -99,3 +99,6 @@ RECONCILE_GRACE_SECONDS: Final = 1.0
 
 CLOSE_GRACE_SECONDS: Final = 1.0
 """How long `AsyncJournal.close` lets a coroutine `run` that it cancelled come to its end."""
+
+TURN_SECONDS_MAX: Final = 0.005
+"""After this long a walk that had to wait for nothing lets the other tasks of its loop have their turns."""

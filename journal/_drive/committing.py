@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from journal._core.requests import Transaction
+from journal._flights import own_copy
 from journal._storage.group import Entry
 from journal._storage.store import Store
 from journal.options import BATCH_ENTRIES_MAX
@@ -81,8 +82,8 @@ class Committer:
             self._is_working = True
         try:
             self._executor.submit(self._work)
-        except RuntimeError:  # closed meanwhile, or the interpreter ends: the store says what becomes of them
-            self._work()
+        except RuntimeError:  # the interpreter ends, and no pool takes work any more
+            threading.Thread(target=self._work, name="journal-commit", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -99,7 +100,7 @@ class Committer:
         except BaseException as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
             for one in waiting:
                 if not one.entry.is_done:
-                    one.entry.fail(error)
+                    one.entry.fail(own_copy(error))
         of_loops: dict[asyncio.AbstractEventLoop, list[TaskEntry]] = {}
         for one in waiting:
             of_loops.setdefault(one.loop, []).append(one)

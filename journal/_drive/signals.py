@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from typing import Any
 
 from journal.errors import Key
 
@@ -36,30 +38,45 @@ class Signal:
         self._cancelled.set()
 
 
-class AsyncSignal:
-    """What a coroutine `reconcile` is given: as `Signal`, with a `wait` that is awaited."""
+class AsyncSignal(Signal):
+    """What a `reconcile` of an `AsyncJournal` is given: as `Signal`, with a `wait` that is awaited on the event loop.
+
+    In a thread, where a plain `reconcile` is called, it blocks.
+    """
 
     def __init__(self, key: Key, attempt: int, first_at: int, seconds: float) -> None:
-        self.key = key
-        self.attempt = attempt
-        self.first_at = first_at
-        self.deadline = time.monotonic() + seconds
-        self._cancelled = asyncio.Event()
+        super().__init__(key, attempt, first_at, seconds)
+        self._waiting: list[asyncio.Future[None]] = []
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self._cancelled.is_set()
-
-    async def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> Any:
         """Wait some seconds, or until cancelled; True when cancelled."""
         try:
-            async with asyncio.timeout(seconds):
-                await self._cancelled.wait()
-        except TimeoutError:
-            return False
-        return True
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return super().wait(seconds)
+        return self._wait_on(loop, seconds)
 
     def cancel(self) -> None:
         """Tell the reconcile that nobody waits any more."""
-        self._cancelled.set()
+        super().cancel()
+        for future in list(self._waiting):
+            with contextlib.suppress(RuntimeError):  # its loop was closed
+                future.get_loop().call_soon_threadsafe(_end, future)
+
+    async def _wait_on(self, loop: asyncio.AbstractEventLoop, seconds: float) -> bool:
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        try:
+            if not self.cancelled:
+                async with asyncio.timeout(seconds):
+                    await future
+        except TimeoutError:
+            return self.cancelled
+        finally:
+            self._waiting.remove(future)
+        return True
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

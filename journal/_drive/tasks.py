@@ -15,18 +15,19 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from journal._core import requests
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
 from journal._drive.committing import Committer
 from journal._drive.common import Driver, is_coroutine_function
-from journal._drive.signals import AsyncSignal, Signal
+from journal._drive.signals import AsyncSignal
 from journal._flights import Flight, Flights, Joined, inside
 from journal._logs import Log
 from journal._storage.store import Store
-from journal.errors import JournalReadonlyError
-from journal.options import RECONCILE_GRACE_SECONDS
+from journal.errors import JournalClosedError, JournalError, JournalReadonlyError
+from journal.options import RECONCILE_GRACE_SECONDS, TURN_SECONDS_MAX
 from journal.values import Cursor
 
 T = TypeVar("T")
@@ -45,9 +46,10 @@ class LoopWaiter:
     def release(self) -> None:
         """Let it wait no more; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._end)
+            self._loop.call_soon_threadsafe(self.end)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Let it wait no more; on its loop."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -65,18 +67,20 @@ class Background:
 
     def cancel_coroutines(self) -> bool:
         """Cancel what can be stopped; whether there was any."""
-        tasks = [task for task, driver in list(self.drivers.items()) if not driver.is_in_thread]
+        tasks = [task for task, driver in list(self.drivers.items()) if driver.thread_call is None]
         for task in tasks:
             _cancel(task)
         return bool(tasks)
 
-    def give_up(self) -> None:
-        """Wait for nothing any more, and for nobody's answer."""
+    def give_up(self) -> list[ThreadCall]:
+        """Wait for nothing any more, and for nobody's answer; the calls in threads that go on."""
+        calls = [driver.thread_call for driver in self.drivers.values()]
         for task, driver in list(self.drivers.items()):
             driver.is_given_up = True
             _cancel(task)
         for straggler in list(self.stragglers):
             _cancel(straggler)
+        return [call for call in calls if call is not None]
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:
@@ -101,9 +105,12 @@ class TaskDriver(Driver):
         # Nothing more may start: the caller is gone, or the task was cancelled where it could not stop.
         self._is_abandoned = False
         self._branches: dict[asyncio.Task[Any], Any] = {}
+        # What a user's function came to is at hand, and not on record yet.
         self._has_result = False
         self._idle: asyncio.Future[Any] | None = None
-        self.is_in_thread = False
+        self._looked_at = time.monotonic()
+        self.thread_call: ThreadCall | None = None
+        """The plain function that acts just now."""
         self.is_given_up = False
 
     async def run(self, protocol: Steps[T]) -> T:
@@ -113,7 +120,10 @@ class TaskDriver(Driver):
         except (RunRaisedError, CutOffError) as raised:
             users_own = raised.error
         # The very exception of the user's function; outside the except, which would become its context.
-        raise users_own
+        try:
+            raise users_own
+        finally:
+            del users_own
 
     def look(self, protocol: Steps[T]) -> T:
         """What a protocol returns that only looks, at once."""
@@ -135,8 +145,12 @@ class TaskDriver(Driver):
             self._leave_joined()
             raise
         await self._run_in_background(protocol)
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # no circle through this frame, which keeps the handle
         return cast("T", self._value)
 
     async def _take_cancellation(self, protocol: Steps[Any]) -> None:
@@ -161,8 +175,8 @@ class TaskDriver(Driver):
             self._end_flights()
             if not has_ended.done():
                 has_ended.set_result(None)
-            elif isinstance(self._error, (SystemExit, KeyboardInterrupt)):
-                raise self._error  # nobody else is there to raise it
+            else:
+                self._tell_nobody()
 
         task = asyncio.get_running_loop().create_task(self.finish(protocol), name="journal-effect")
         self._background.drivers[task] = self
@@ -172,6 +186,17 @@ class TaskDriver(Driver):
         except asyncio.CancelledError:
             self._abandon()
             raise
+
+    def _tell_nobody(self) -> None:
+        """Raise on the loop what ended the call, where its caller is gone and no record tells of it."""
+        error, self._error = self._error, None
+        if isinstance(error, (RunRaisedError, CutOffError)):
+            error = error.error
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            raise error
+        if isinstance(error, Exception) and not isinstance(error, JournalError):
+            message = "a call of the journal failed whose caller was cancelled"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     async def finish(self, protocol: Steps[Any]) -> None:
         """Follow the protocol to its end, and keep what it came to."""
@@ -212,6 +237,8 @@ class TaskDriver(Driver):
         except StopIteration as end:
             self._value = end.value
             return False
+        finally:
+            del error
         return True
 
     # --- what is answered at once -------------------------------------------------------------------------------
@@ -225,10 +252,16 @@ class TaskDriver(Driver):
         self._elapsed_ms = None
         self._entered = [flight for flight in self._entered if not flight.ended]
         entered = self._flights.enter(request, self._entered, LoopWaiter, is_blocking=False)
-        if not isinstance(entered, Joined):
-            return entered
-        self._joined = entered
-        return _WAITS
+        if isinstance(entered, Joined):
+            self._joined = entered
+            return _WAITS
+        if entered is not None:
+            entered.is_lost = partial(self._is_lost, asyncio.get_running_loop())
+        return entered
+
+    def _is_lost(self, loop: asyncio.AbstractEventLoop) -> bool:
+        # A plain function in its thread goes on without the loop: until it ends, the effect is in flight.
+        return loop.is_closed() and (self.thread_call is None or self.thread_call.is_done)
 
     def _spawn(self, request: requests.Spawn) -> None:
         """Run a protocol in a task of its own, which goes on when this one ends."""
@@ -265,14 +298,13 @@ class TaskDriver(Driver):
     def _leave_joined(self) -> None:
         joined, self._joined = self._joined, None
         if joined is not None:
-            with joined:
-                pass
+            joined.leave()
 
     async def _commit(self, request: requests.Commit) -> Any:
         # What a run came to is recorded, whoever is cancelled; a person's decision can wait for its next try.
-        settles = request.settles and self._acts()
+        must_land = request.settles and self._acts()
         waiting = self._committer.submit(
-            request.decide, settles=request.settles, can_withdraw=not settles and not self._has_result
+            request.decide, settles=request.settles, can_withdraw=not must_land and not self._has_result
         )
         cancelled: asyncio.CancelledError | None = None
         while not waiting.entry.is_done:
@@ -287,59 +319,46 @@ class TaskDriver(Driver):
             except GeneratorExit:
                 waiting.entry.withdraw()
                 raise
-        self._has_result = False
+        had_result, self._has_result = self._has_result, False
         answer = self._answer_of(waiting.entry)
-        if cancelled is not None and not settles:
+        if cancelled is not None and not must_land:
             raise cancelled
+        if had_result and self._is_abandoned and not must_land:
+            # It recorded what was done and, in a walk, began what comes next: that is taken back.
+            raise asyncio.CancelledError
         return answer
 
     async def _call(self, request: requests.Call) -> Any:
         started = time.perf_counter()
         token = inside.set(self._inside())
         try:
-            value = await self._value_of(request.function)
+            value = await _call_of(request.function, (), self._in_thread)
         finally:
             _reset(token)
             self._took(started)
         self._has_result = True
         return value
 
-    async def _value_of(self, function: Callable[[], Any]) -> Any:
-        task = asyncio.current_task()
-        try:
-            if is_coroutine_function(function):
-                return await function()
-            value = await self._in_thread(function)
-            return await value if inspect.isawaitable(value) else value
-        except GeneratorExit as error:
-            if _current_task() is not task:  # it is not the user's own: this coroutine is being closed
-                raise
-            raise CutOffError(error) from error
-
     async def _decide(self, request: requests.Decide) -> Any:
         self._check_abandoned()
+        if time.monotonic() - self._looked_at > TURN_SECONDS_MAX:
+            # Reads are answered at once: a long walk, of which nothing else waits, lets others have their turns.
+            await asyncio.sleep(0)
+            self._looked_at = time.monotonic()
         token = inside.set(self._inside())
         try:
-            if is_coroutine_function(request.function):
-                return await request.function(*request.arguments)
-            value = await in_thread(lambda: request.function(*request.arguments))
-            return await value if inspect.isawaitable(value) else value
+            return await _call_of(request.function, request.arguments, in_thread)
         finally:
             _reset(token)
 
     async def _ask(self, request: requests.Ask) -> Any:
         """Ask in a task of its own, so that the deadline holds whether or not the reconcile looks at it."""
-        is_coroutine = is_coroutine_function(request.reconcile)
-        make_signal = AsyncSignal if is_coroutine else Signal
-        signal = make_signal(request.key, request.attempt, request.first_at, request.seconds)
+        signal = AsyncSignal(request.key, request.attempt, request.first_at, request.seconds)
         started = time.perf_counter()
         token = inside.set(self._inside())
         try:
             asking = asyncio.get_running_loop().create_task(
-                _outcome_of(
-                    lambda: request.reconcile(signal) if is_coroutine else self._ask_in_thread(request, signal)
-                ),
-                name="journal-reconcile",
+                _outcome_of(lambda: _call_of(request.reconcile, (signal,), in_thread)), name="journal-reconcile"
             )
         finally:
             _reset(token)
@@ -362,14 +381,10 @@ class TaskDriver(Driver):
             raise error
         return value
 
-    async def _ask_in_thread(self, request: requests.Ask, signal: Signal | AsyncSignal) -> Any:
-        value = await in_thread(lambda: request.reconcile(signal))
-        return await value if inspect.isawaitable(value) else value
-
     async def _pause_for(self, request: requests.Pause) -> None:
         seconds = self._seconds_to_pause(request)
         waiter = LoopWaiter()
-        timer = asyncio.get_running_loop().call_later(seconds, waiter.release)
+        timer = asyncio.get_running_loop().call_later(seconds, waiter.end)
         try:
             await self._wait_idly(waiter.future)
         finally:
@@ -416,24 +431,42 @@ class TaskDriver(Driver):
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Call a function that acts. It cannot be stopped, so its outcome is waited for whoever cancels this task."""
-        call = ThreadCall(function)
-        task = asyncio.current_task()
-        self.is_in_thread = True
+        call = self.thread_call = ThreadCall(function)
         is_cancelled = False
-        try:
-            while not call.is_done:
-                try:
-                    await call.wait()
-                except asyncio.CancelledError:
-                    if self.is_given_up:
-                        raise
-                    is_cancelled = self._is_abandoned = True
-        finally:
-            self.is_in_thread = False
+        while not call.is_done:
+            try:
+                await call.wait()
+            except asyncio.CancelledError:
+                if self.is_given_up:
+                    raise JournalClosedError(self._store.directory) from None
+                is_cancelled = self._is_abandoned = True
+        self.thread_call = None
         value = call.outcome()
+        task = asyncio.current_task()
         if is_cancelled and task is not None and inspect.isawaitable(value):
             task.cancel()  # what is left to be done is done by this task, and can be cut off
         return value
+
+
+async def _call_of(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+) -> Any:
+    """What a user's function gives: a coroutine function is awaited, a plain one called in a thread.
+
+    An awaitable that the plain one returns is awaited, too. A `GeneratorExit` of its own is carried out.
+    """
+    task = _current_task()
+    try:
+        if is_coroutine_function(function):
+            return await function(*arguments)
+        value = await in_thread(lambda: function(*arguments))
+        return await value if inspect.isawaitable(value) else value
+    except GeneratorExit as error:
+        if _current_task() is not task:  # it is not the user's own: this coroutine is being closed
+            raise
+        raise CutOffError(error) from error
 
 
 def _reset(token: contextvars.Token[frozenset[Flight]]) -> None:
@@ -467,6 +500,10 @@ class ThreadCall:
         self.is_done = True
         self._waiter.release()
 
+    def join(self) -> None:
+        """Wait in this thread until it has ended."""
+        self._thread.join()
+
     async def wait(self) -> None:
         """Return when it has ended; a wait that was cancelled can be begun again."""
         while not self.is_done:
@@ -476,8 +513,12 @@ class ThreadCall:
 
     def outcome(self) -> Any:
         """What it returned or raised."""
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         return self._value
 
 

@@ -131,8 +131,10 @@ class ThreadDriver(Driver):
         entered = self._flights.enter(request, self._entered, own_waiter, is_blocking=True)
         if not isinstance(entered, Joined):
             return entered
-        with entered:
+        try:
             entered.waiter.acquire()
+        finally:
+            entered.leave()
         entered.check()
         return None
 

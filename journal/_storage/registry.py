@@ -46,10 +46,19 @@ def close(identity: FileIdentity, close_files: Callable[[], Any]) -> None:
         _open.pop(identity, None)
 
 
-def linger(descriptor: int) -> None:
-    """Hold what an open file's locks say until this process ends; its descriptor may be closed."""
+def linger(descriptor: int) -> Callable[[], None]:
+    """Hold what an open file's locks say, though its descriptor is closed; what ends that, which the process does too."""
     with _lock:
-        _lingering.append(os.dup(descriptor))
+        kept = os.dup(descriptor)
+        _lingering.append(kept)
+
+    def end() -> None:
+        with _lock:
+            if kept in _lingering:  # a forked child has closed it
+                _lingering.remove(kept)
+                os.close(kept)
+
+    return end
 
 
 def without_fork() -> threading.RLock:

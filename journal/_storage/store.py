@@ -231,21 +231,21 @@ class Store:
         self.check()
         return findings(self.read, self._genesis)
 
-    def close(self, *, lingers: bool = False) -> None:
-        """Close the files; twice is fine.
-
-        `lingers` says that something in flight cannot be stopped: then this owner is taken for alive until the process
-        ends, so that nobody takes its intents for given up.
-        """
+    def close(self) -> None:
+        """Close the files; twice is fine."""
         self.check_process()
         self._closed_because = self._closed_because or "it was closed"
         # One closes, and another one waits for that: the queue answers a second `close` while its last flush goes on.
         with self._closing:
             if self._finalizer.alive:
                 self.group.close()
-                if lingers and self._owner is not None:
-                    registry.linger(self._owner.descriptor)
                 registry.close(self._identities[self._data_path], self._finalizer)
+
+    def linger(self) -> Callable[[], None]:
+        """Let this owner be taken for alive after `close`, since something in flight cannot be stopped; what ends that."""
+        if self._owner is None or not self._finalizer.alive:
+            return lambda: None
+        return registry.linger(self._owner.descriptor)
 
     # --- around a fork -----------------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ def test_closing_cancels_a_coroutine_that_hangs(path: Path, style: str) -> None:
 
 
 def test_closing_leaves_a_plain_run_that_hangs(path: Path) -> None:
-    """Its intent is in flight until this process ends: nobody asks, for its thread may still act."""
+    """Its intent is in flight until it ends, since it may still act; then anybody may ask."""
     door = Door("plain")
 
     async def main() -> None:
@@ -147,13 +147,17 @@ def test_closing_leaves_a_plain_run_that_hangs(path: Path) -> None:
         owner = spawn(a.effect("k", run=door.run, reconcile=unused()))
         await door.wait_until_entered()
         await a.close()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(EffectUnresolvedError):
             await owner
         async with journal.open_async(path, wait_timeout=0.05) as again:
             with pytest.raises(EffectInFlightError) as caught:
                 await again.effect("k", run=unused(), reconcile=unused())
             assert caught.value.pid == os.getpid()
             assert [event.phase for event in await again.history("k")] == ["intent"]
+        door.open()
+        async with journal.open_async(path, wait_timeout=PATIENCE) as again:
+            outcome = await again.effect("k", run=unused(), reconcile=lambda _: "found")
+            assert outcome == Accepted("found", "reconcile")
 
     try:
         play(main())

@@ -34,8 +34,10 @@ def take(flights: Flights, wanted: Enter, entered: list[Flight]) -> Flight | Non
     found = flights.enter(wanted, entered, own_waiter, is_blocking=True)
     if not isinstance(found, Joined):
         return found
-    with found:
+    try:
         found.waiter.acquire()
+    finally:
+        found.leave()
     found.check()
     return None
 

@@ -46,7 +46,21 @@ def test_wait_of_a_thread_ends_when_it_is_cancelled(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [-1.0, 0, 0.001])
 def test_task_waits_no_longer_than_it_is_told(seconds: float) -> None:
     """And says that nobody cancelled."""
-    assert asyncio.run(AsyncSignal("k", 1, 0, 5.0).wait(seconds)) is False
+
+    async def main() -> Any:
+        return await AsyncSignal("k", 1, 0, 5.0).wait(seconds)
+
+    assert asyncio.run(main()) is False
+
+
+def test_thread_waits_for_the_signal_of_an_asynchronous_journal() -> None:
+    """Where no loop runs it blocks, as the other one does."""
+    signal = AsyncSignal("k", 1, 0, 5.0)
+    assert signal.wait(0.001) is False
+
+    signal.cancel()
+
+    assert signal.wait(PATIENCE) is True
 
 
 @pytest.mark.parametrize("seconds", [PATIENCE, 1e12, float("inf")])
