@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 import journal
-from journal import Accepted, AsyncJournal, EffectInFlightError, JournalClosedError, JournalLockedError
+from journal import (
+    Accepted,
+    AsyncJournal,
+    EffectInFlightError,
+    EffectUnresolvedError,
+    JournalClosedError,
+    JournalLockedError,
+)
 from journal._storage.store import Store
 
 from .stepping import Door, Watched, play
