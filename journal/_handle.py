@@ -13,7 +13,7 @@ from journal._core.requests import Steps
 from journal._drive.tasks import ThreadCall
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
-from journal._logs import Log
+from journal._logs import Log, check_logger
 from journal._storage.store import Store
 from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
 
@@ -37,6 +37,7 @@ class Handle:
         logger: Any,
     ) -> None:
         _check_options(map_size, max_size, wait_timeout, clock)
+        check_logger(logger)
         self.kind = None if operation is Any else operation
         check_type(self.kind, "operation")
         self.store = Store(

@@ -35,11 +35,23 @@ _EFFECT_EVENTS: Final = {
 }
 
 
+def check_logger(logger: Any) -> None:
+    """Refuse a logger that could say nothing.
+
+    Raises:
+        TypeError: it lacks a method.
+    """
+    missing = [level for level in _LEVELS if not callable(getattr(logger, level, None))]
+    if logger is not None and missing:
+        raise TypeError(f"logger must have the methods {', '.join(_LEVELS)}; {logger!r} has no {', '.join(missing)}")
+
+
 class Log:
     """One handle's log."""
 
     def __init__(self, logger: Any, journal_id: str) -> None:
-        self._standard = _STANDARD if logger is None else None
+        logger = _STANDARD if logger is None else logger
+        self._standard = logger if isinstance(logger, logging.Logger) else None
         self._logger = logger
         self._journal_id = journal_id
 
@@ -51,7 +63,7 @@ class Log:
         if isinstance(known.get("key"), tuple):
             known["key"] = key_text(known["key"])
         with contextlib.suppress(Exception):
-            logger = _standard_logger() if self._logger is None else self._logger
+            logger = self._logger if self._standard is None else _structlog_over(self._standard)
             getattr(logger, level)(event, journal_id=self._journal_id, **known)
 
     def committed(self, position: int, record: LogRecord, elapsed_ms: float | None) -> None:
@@ -86,11 +98,11 @@ class Log:
 
 
 @functools.cache
-def _standard_logger() -> Any:
-    """Structlog over the standard library's logger, whatever the application configured of structlog."""
+def _structlog_over(standard: logging.Logger) -> Any:
+    """Structlog over a logger of the standard library, whatever the application configured of structlog."""
     import structlog  # noqa: PLC0415 - half of what importing the journal would cost, and most processes say nothing
 
-    return structlog.wrap_logger(_STANDARD, processors=[_to_standard], wrapper_class=structlog.stdlib.BoundLogger)
+    return structlog.wrap_logger(standard, processors=[_to_standard], wrapper_class=structlog.stdlib.BoundLogger)
 
 
 def _to_standard(_: Any, __: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str, str], dict[str, Any]]:

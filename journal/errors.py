@@ -205,7 +205,10 @@ class EffectInFlightError(_EffectError):
         self.record = record
 
     def __str__(self) -> str:
-        return f"effect {self.key!r} is in flight in process {self.pid}; call again when it has ended"
+        return (
+            f"effect {self.key!r} is in flight in process {self.pid}; call again when it has ended, and not from inside "
+            "its own run or reconcile"
+        )
 
 
 class CorruptRecordError(JournalError):

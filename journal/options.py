@@ -82,6 +82,9 @@ POLL_SECONDS_MIN: Final = 0.0002
 POLL_SECONDS_MAX: Final = 0.02
 """Longest pause of a wait for another process."""
 
+WAIT_STEP_SECONDS_MAX: Final = 0.1
+"""Longest time between two looks of `Journal.wait`, which may go on for hours, and many at once."""
+
 COURTESY_SECONDS: Final = 0.25
 """How long a writer lets the one that waits longest go first, before it contends for the turn itself."""
 

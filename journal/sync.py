@@ -56,8 +56,8 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         max_size: The ceiling of the map in bytes; without one, the disk is.
         wait_timeout: How long a call waits for another process, in seconds.
         clock: The time, in nanoseconds since the epoch.
-        logger: Anything with structlog's `debug`, `info`, `warning`, `error`; without one, events go to the standard
-            library's logger `journal`.
+        logger: Anything with structlog's `debug`, `info`, `warning`, `error`, or a logger of the standard library;
+            without one, events go to the standard library's logger `journal`.
 
     Raises:
         FileNotFoundError: no journal is there and `create` is false, or the parent directory is missing.
@@ -186,8 +186,7 @@ class Journal:
     def wait(self, after: int, timeout: float | None = None) -> Cursor:
         """The head, once something is committed past `after`, by any process; at the timeout the head as it is.
 
-        A wake-up, not a transport: what was committed is to be read. Other processes are looked at every few
-        milliseconds.
+        A wake-up, not a transport: what was committed is to be read. It looks at least ten times a second.
 
         Args:
             after: A position, 0 to the head.

@@ -214,16 +214,25 @@ def check_cursor(value: int, head: int) -> None:
         raise InvalidCursorError(value, head)
 
 
-def check_limit(limit: Any, name: str = "limit") -> None:
+def check_limit(limit: Any) -> None:
     """Refuse a limit below 1.
+
+    Raises:
+        TypeError: it is neither an integer nor `None`.
+        ValueError: it is below 1.
+    """
+    if limit is not None:
+        check_count(limit, "limit")
+
+
+def check_count(count: Any, name: str) -> None:
+    """Refuse a number of things below 1.
 
     Raises:
         TypeError: it is no integer.
         ValueError: it is below 1.
     """
-    if limit is None:
-        return
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise TypeError(f"{name} must be an int, not {type(limit).__name__}: {limit!r}")
-    if limit < 1:
-        raise ValueError(f"{name} must be 1 or more, not {limit}")
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name} must be an int, not {type(count).__name__}: {count!r}")
+    if count < 1:
+        raise ValueError(f"{name} must be 1 or more, not {count}")

@@ -10,7 +10,7 @@ from journal._core.keys import key_form, prefix_form
 from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
 from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
 from journal._core.requests import DeadlineError, EffectPage, Pause, Read, Steps, StoredOperation, View
-from journal.options import PAGE_RECORDS
+from journal.options import PAGE_RECORDS, WAIT_STEP_SECONDS_MAX
 from journal.records import Phase
 from journal.values import Committed, Cursor, EffectEvent, EffectRecord
 
@@ -171,7 +171,7 @@ def wait(after: Any, timeout: Any) -> Steps[Cursor]:
     wait = object()
     while last <= after:
         try:
-            yield Pause(wait, seconds)
+            yield Pause(wait, seconds, WAIT_STEP_SECONDS_MAX)
         except DeadlineError:
             break
         last = yield from head()

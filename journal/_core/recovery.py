@@ -15,6 +15,7 @@ import msgspec
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
 from journal._core.ledger import PASSED, EffectChange, EffectState, advance, record_of, withdraw
 from journal._core.operations import (
+    check_count,
     check_cursor,
     check_cursor_type,
     check_limit,
@@ -79,11 +80,13 @@ def recover(
     """The protocol of `Journal.recover`; `check` refuses an intent whose functions its driver cannot call."""
     check_cursor_type(from_cursor)
     check_limit(limit)
-    check_limit(concurrency, "concurrency")
+    check_count(concurrency, "concurrency")
     check_policies(on_unresolved, on_uncertain)
     stream = None if stream is None else check_stream(stream)
     if not callable(intents):
         raise TypeError(f"intents must be a function of one operation, not {intents!r}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of cursor and head, not {progress!r}")
     from_cursor = int(from_cursor)
     head: int = yield Read(lambda view: view.head())
     check_cursor(from_cursor, head)
@@ -339,6 +342,7 @@ class _Beside:
                 yield from self._tell(is_last=False)
             except Exception as error:  # noqa: BLE001 - the user's own; raised when what is in flight has ended
                 self._lanes.fail_here(error)
+                self._progress = None
 
     def _tell(self, *, is_last: bool) -> Steps[None]:
         if self._progress is not None:

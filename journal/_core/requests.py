@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from journal.options import POLL_SECONDS_MAX
+
 if TYPE_CHECKING:
     from journal._core.ledger import EffectState
     from journal.errors import Key
@@ -197,6 +199,8 @@ class Pause(msgspec.Struct, frozen=True):
 
     wait: object
     seconds: float | None = None
+    step_seconds_max: float = POLL_SECONDS_MAX
+    """The longest time between two looks."""
 
 
 class Progress(msgspec.Struct, frozen=True):

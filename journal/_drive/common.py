@@ -15,7 +15,7 @@ from journal._logs import Log
 from journal._storage.group import Entry
 from journal._storage.store import Store
 from journal.errors import CommitFailedError, CorruptRecordError
-from journal.options import POLL_SECONDS_MAX, POLL_SECONDS_MIN, PROGRESS_SECONDS
+from journal.options import POLL_SECONDS_MIN, PROGRESS_SECONDS
 from journal.records import EffectEntry, Phase
 
 
@@ -95,7 +95,7 @@ class Driver:
         if now >= self._wait_until:
             raise requests.DeadlineError(f"waited {seconds} seconds")
         pause = min(self._pause, self._wait_until - now)
-        self._pause = min(2 * self._pause, POLL_SECONDS_MAX)
+        self._pause = min(2 * self._pause, request.step_seconds_max)
         return pause
 
     def _is_time_to_report(self, request: requests.Progress) -> bool:

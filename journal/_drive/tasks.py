@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeVar, cast
 
 from journal._core import requests
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
-from journal._drive.committing import Committer
+from journal._drive.committing import Committer, TaskEntry
 from journal._drive.common import Driver, is_coroutine_function
 from journal._drive.signals import AsyncSignal
 from journal._flights import Flight, Flights, Joined, inside
@@ -108,6 +108,7 @@ class TaskDriver(Driver):
         # What a user's function came to is at hand, and not on record yet.
         self._has_result = False
         self._idle: asyncio.Future[Any] | None = None
+        self._asked: TaskEntry | None = None
         self._looked_at = time.monotonic()
         self.thread_call: ThreadCall | None = None
         """The plain function that acts just now."""
@@ -211,6 +212,9 @@ class TaskDriver(Driver):
         self._is_abandoned = True
         if self._idle is not None:
             self._idle.cancel()
+        if self._asked is not None and self._asked.entry.withdraw():
+            # An intent that waits for its turn: nothing was written, and nothing is run.
+            self._asked.wake()
 
     async def _step(self, protocol: Steps[Any]) -> bool:
         """Wait for the answer to the request at hand, and go on; False at the protocol's end."""
@@ -306,6 +310,7 @@ class TaskDriver(Driver):
         waiting = self._committer.submit(
             request.decide, settles=request.settles, can_withdraw=not must_land and not self._has_result
         )
+        self._asked = waiting
         cancelled: asyncio.CancelledError | None = None
         while not waiting.entry.is_done:
             try:
@@ -319,6 +324,9 @@ class TaskDriver(Driver):
             except GeneratorExit:
                 waiting.entry.withdraw()
                 raise
+        self._asked = None
+        if waiting.entry.is_withdrawn:
+            raise asyncio.CancelledError
         had_result, self._has_result = self._has_result, False
         answer = self._answer_of(waiting.entry)
         if cancelled is not None and not must_land:
@@ -525,6 +533,8 @@ class ThreadCall:
 async def in_thread(function: Callable[[], T]) -> T:
     """What a function gives that would block the loop, called in a thread of its own."""
     call = ThreadCall(function)
+    if call.is_done:
+        await asyncio.sleep(0)  # the other tasks have their turn, however short it was
     await call.wait()
     return cast("T", call.outcome())
 

@@ -24,7 +24,18 @@ _LOST_SECONDS: Final = 1.0
 class Entry:
     """One decision, and what became of it."""
 
-    __slots__ = ("_claim", "answer", "at", "deadline", "decide", "error", "is_done", "records", "settles")
+    __slots__ = (
+        "_claim",
+        "answer",
+        "at",
+        "deadline",
+        "decide",
+        "error",
+        "is_done",
+        "is_withdrawn",
+        "records",
+        "settles",
+    )
 
     def __init__(
         self,
@@ -43,6 +54,7 @@ class Entry:
         self.records: list[tuple[int, LogRecord]] = []
         self.error: BaseException | None = None
         self.is_done = False
+        self.is_withdrawn = False
         # Who takes it first has it: the commit, or the one who would withdraw it.
         self._claim = threading.Lock() if can_withdraw else None
 
@@ -79,7 +91,7 @@ class Entry:
         claim = self._claim
         if claim is None or not claim.acquire(blocking=False):
             return False
-        self.is_done = True
+        self.is_withdrawn = self.is_done = True
         return True
 
 

@@ -365,3 +365,26 @@ def test_library_configures_no_logging(path: Path) -> None:
     )
 
     assert done.stdout == f"[] {logging.WARNING} {logging.NOTSET}\n"
+
+
+def test_logger_of_the_standard_library_is_used_as_it_is(
+    open_journal: Callable[..., Journal], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes no keywords, and need not: the facts are in the message."""
+    caplog.set_level(logging.INFO, logger="mine")
+    j = open_journal(logger=logging.getLogger("mine"))
+
+    accept(j, "k")
+
+    assert [(record.name, record.getMessage().split()[0]) for record in caplog.records] == [
+        ("mine", "effect_intended"),
+        ("mine", "effect_accepted"),
+    ]
+
+
+@pytest.mark.parametrize("logger", [5, object(), print])
+def test_logger_that_could_say_nothing_is_refused(open_journal: Callable[..., Journal], logger: Any) -> None:
+    """Before anything is opened."""
+    with pytest.raises(TypeError, match="logger must have"):
+        open_journal(logger=logger)
+    open_journal().close()

@@ -320,7 +320,7 @@ def test_limit_may_be_1_or_more(limit: int | None) -> None:
 def test_limit_of_no_use_is_refused(limit: Any, error: type[Exception]) -> None:
     """The message has the argument's name."""
     with pytest.raises(error, match="concurrency must be"):
-        operations.check_limit(limit, "concurrency")
+        operations.check_count(limit, "concurrency")
 
 
 # Reading

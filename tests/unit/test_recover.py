@@ -153,6 +153,8 @@ def test_walk_begins_past_its_cursor(after: int, cursor: int) -> None:
         ({"on_unresolved": "never"}, ValueError),
         ({"on_uncertain": None}, TypeError),
         ({"concurrency": 0}, ValueError),
+        ({"concurrency": None}, TypeError),
+        ({"progress": 5}, TypeError),
         ({"limit": 0}, ValueError),
         ({"after": "1"}, TypeError),
     ],
