@@ -5,13 +5,14 @@ the call has returned, in a file of its own, so that nobody's death takes anybod
 function more in `ROLES`.
 """
 
+import asyncio
 import contextlib
 import os
 import pathlib
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 import journal
 from journal import (
     Accepted,
+    AsyncJournal,
     Committed,
     EffectInFlightError,
     EffectUnresolvedError,
@@ -41,6 +43,9 @@ SHARDS: Final = 512
 SLOW_SHARE: Final = 0.1
 SLOW_SECONDS_MAX: Final = 0.2
 """How often a recipient is slow, before or after it does what it is sent, and how slow at most."""
+
+TASKS: Final = 8
+"""How many tasks a process has that works in tasks."""
 
 PAUSE_SECONDS: Final = 0.01
 """How often who has nothing to do looks again."""
@@ -244,6 +249,62 @@ def settle(worker: Worker, j: Journal, committed: Committed) -> None:
         worker.note_outcome(key_of(committed), message)
 
 
+def work_in_tasks(field: Field, name: str, draw: random.Random) -> None:
+    """A worker whose calls are tasks of one loop, some of which give up waiting in the midst."""
+
+    async def main() -> None:
+        opening = journal.open_async(field.path, operation=Work, wait_timeout=WAIT_SECONDS)
+        async with opening as a, asyncio.TaskGroup() as group:
+            for number in range(TASKS):
+                group.create_task(task_of(Worker(field, f"{name}.{number}", draw), a))
+
+    asyncio.run(main())
+
+
+async def task_of(worker: Worker, a: AsyncJournal) -> None:
+    """Appends, and settles what it appended or what others did."""
+    field, draw = worker.field, worker.draw
+    while not field.is_over():
+        stream, operation, op_id = worker.next_operation()
+        try:
+            committed = await a.append(stream, operation, op_id=op_id)
+        except JournalBusyError as error:
+            worker.note_refusal(op_id, error)
+            continue
+        assert isinstance(committed, Committed)
+        worker.note_append(committed)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(draw.choice([None, None, 0.002, 0.05])):
+                await settle_in_task(worker, a, committed)
+        async for other in a.read(after=max(0, await a.head() - draw.randrange(1, 40)), limit=1):
+            await settle_in_task(worker, a, other)
+
+
+async def settle_in_task(worker: Worker, a: AsyncJournal, committed: Committed) -> None:
+    """One effect by a direct call; the function that acts is a plain one or a coroutine function."""
+    (intent,) = worker.field.intents(committed)
+    run = intent.run if worker.draw.random() < 0.5 else in_coroutine(intent.run)
+    try:
+        if intent.reconcile is None:
+            message = await a.run_effect(intent.key, run)
+        else:
+            outcome = await a.effect(intent.key, run=run, reconcile=intent.reconcile)
+            message = outcome.proof if isinstance(outcome, Accepted) else None
+    except (JournalBusyError, EffectInFlightError, EffectUnresolvedError) as error:
+        worker.note_refusal("", error)
+    else:
+        worker.note_outcome(key_of(committed), message)
+
+
+def in_coroutine(run: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
+    """A coroutine function that does the same."""
+
+    async def call() -> Any:
+        return await asyncio.to_thread(run)
+
+    return call
+
+
 def walk(field: Field, name: str, draw: random.Random) -> None:
     """Recovers from the saved cursor on, again and again, beside others who do the same."""
     notes = field.notes(name)
@@ -251,7 +312,9 @@ def walk(field: Field, name: str, draw: random.Random) -> None:
         while not field.is_over():
             before = j.cursor(CURSOR)
             try:
-                settled = j.recover(before, intents=field.intents, limit=draw.randrange(1, 500))
+                settled = j.recover(
+                    before, intents=field.intents, limit=draw.randrange(1, 500), concurrency=draw.choice([1, 4])
+                )
                 if settled > before:
                     j.save_cursor(CURSOR, settled)
             except JournalBusyError as error:
@@ -278,7 +341,7 @@ def follow(field: Field, name: str, draw: random.Random) -> None:
 
 
 Role = Callable[[Field, str, random.Random], None]
-ROLES: Final[dict[str, Role]] = {"worker": work, "walker": walk, "reader": follow}
+ROLES: Final[dict[str, Role]] = {"worker": work, "tasks": work_in_tasks, "walker": walk, "reader": follow}
 
 
 def live(field: Field, role: str, name: str, seed: int) -> None:

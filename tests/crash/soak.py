@@ -24,7 +24,7 @@ from journal import Committed, EffectEvent, EffectRecord
 from tests.crash.roles import Field, live
 from tests.crash.support.processes import KILLED, Process, Processes, Server
 
-TEAM: Final = {"worker": 4, "walker": 2, "reader": 2}
+TEAM: Final = {"worker": 2, "tasks": 2, "walker": 2, "reader": 2}
 """How many processes of each role there are at any time."""
 
 PAUSE_SECONDS_MAX: Final = 0.3

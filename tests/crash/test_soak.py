@@ -15,7 +15,7 @@ SECONDS = 60
 def test_many_processes_killed_and_stopped_for_a_minute_lose_and_double_nothing(
     processes: Processes, tmp_path: pathlib.Path
 ) -> None:
-    """Four append and settle, two walk, two read: what was acknowledged is there once, and everything is settled."""
+    """Four append and settle, half of them in tasks, two walk, two read: what was acknowledged is there once, and everything is settled."""
     summary = soak(processes, tmp_path, SECONDS, seed=1)
 
     assert str(TEAM) in summary
