@@ -64,7 +64,40 @@ def test_call_that_is_cancelled_while_it_waits_for_its_turn_begins_nothing(path:
             await ahead
             assert await a.head() == 1
             assert await a.record("k") is None
-            assert await a.effect("k", run=lambda: "later", reconcile=unused) == Accepted("later", "run")
+            assert await a.run_effect("other", lambda: "later") == "later"
+
+    asyncio.run(main())
+
+
+def test_cancelled_walk_takes_back_what_its_last_commit_began(path: Path) -> None:
+    """The outcome shares its commit with the next intent: the one is recorded, the other is known not to have run."""
+
+    async def main() -> None:
+        async with journal.open_async(path) as a:
+            await a.append("s", 1, op_id="1")
+            entered, may_end = asyncio.Event(), asyncio.Event()
+
+            async def first() -> str:
+                entered.set()
+                await may_end.wait()
+                return "done"
+
+            def intents(_: Committed) -> list[Intent]:
+                return [Intent("first", first), Intent("second", unused), Intent("third", unused)]
+
+            walk = asyncio.create_task(a.recover(intents=intents))
+            await entered.wait()
+            with turn_held(path):
+                may_end.set()
+                await turns(5)
+                walk.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await walk
+            while [event.phase for event in await a.history("second")] != ["intent", "failed"]:
+                await a.wait(await a.head(), 0.01)
+            assert [event.phase for event in await a.history("first")] == ["intent", "accepted"]
+            assert (await a.history("second"))[-1].reason == "not-started"
+            assert await a.record("third") is None
 
     asyncio.run(main())
 
