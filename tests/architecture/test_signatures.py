@@ -43,7 +43,8 @@ def test_face_for_loops_has_no_method_of_its_own() -> None:
     """But for `sync`, the way to the other one."""
     public = {name for name in vars(AsyncJournal) if not name.startswith("_")}
 
-    assert public == {*METHODS, *PROPERTIES, "sync"}
+    # `aclose` is what `contextlib.aclosing` calls.
+    assert public == {*METHODS, *PROPERTIES, "sync", "aclose"}
     assert {"path", "journal_id"} <= set(PROPERTIES)
 
 
