@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from journal._core.effects import check_seconds
 from journal._core.payloads import check_type
 from journal._core.requests import Steps
-from journal._drive.tasks import ThreadCall
+from journal._drive.calls import ThreadCall
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log, check_logger

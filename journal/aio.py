@@ -17,8 +17,9 @@ from journal._core import effects, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
+from journal._drive.calls import LoopWaiter, ThreadCall, in_thread
 from journal._drive.committing import Committer
-from journal._drive.tasks import Background, LoopWaiter, TaskDriver, ThreadCall, in_thread
+from journal._drive.tasks import Background, TaskDriver
 from journal._handle import Handle
 from journal.errors import Key, NotPerformed
 from journal.options import (

@@ -105,3 +105,6 @@ CLOSE_GRACE_SECONDS: Final = 1.0
 
 TURN_SECONDS_MAX: Final = 0.005
 """After this long a walk that had to wait for nothing lets the other tasks of its loop have their turns."""
+
+IDLE_SECONDS: Final = 1.0
+"""How long a thread that ran a plain function for a task waits for the next one."""

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -20,8 +19,9 @@ from typing import Any, ClassVar, Final, TypeVar, cast
 
 from journal._core import requests
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError, Steps
+from journal._drive.calls import LoopWaiter, ThreadCall, call_of, in_thread
 from journal._drive.committing import Committer, TaskEntry
-from journal._drive.common import Driver, is_coroutine_function
+from journal._drive.common import Driver
 from journal._drive.signals import AsyncSignal
 from journal._flights import Flight, Flights, Joined, inside
 from journal._logs import Log
@@ -34,24 +34,6 @@ T = TypeVar("T")
 
 _WAITS: Final = object()
 """Says that a request cannot be answered at once."""
-
-
-class LoopWaiter:
-    """What a task waits on."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self._loop.create_future()
-
-    def release(self) -> None:
-        """Let it wait no more; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self.end)
-
-    def end(self) -> None:
-        """Let it wait no more; on its loop."""
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 class Background:
@@ -340,7 +322,7 @@ class TaskDriver(Driver):
         started = time.perf_counter()
         token = inside.set(self._inside())
         try:
-            value = await _call_of(request.function, (), self._in_thread)
+            value = await call_of(request.function, (), self._in_thread)
         finally:
             _reset(token)
             self._took(started)
@@ -355,7 +337,7 @@ class TaskDriver(Driver):
             self._looked_at = time.monotonic()
         token = inside.set(self._inside())
         try:
-            return await _call_of(request.function, request.arguments, in_thread)
+            return await call_of(request.function, request.arguments, in_thread)
         finally:
             _reset(token)
 
@@ -366,7 +348,7 @@ class TaskDriver(Driver):
         token = inside.set(self._inside())
         try:
             asking = asyncio.get_running_loop().create_task(
-                _outcome_of(lambda: _call_of(request.reconcile, (signal,), in_thread)), name="journal-reconcile"
+                _outcome_of(lambda: call_of(request.reconcile, (signal,), in_thread)), name="journal-reconcile"
             )
         finally:
             _reset(token)
@@ -456,95 +438,9 @@ class TaskDriver(Driver):
         return value
 
 
-async def _call_of(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
-) -> Any:
-    """What a user's function gives: a coroutine function is awaited, a plain one called in a thread.
-
-    An awaitable that the plain one returns is awaited, too. A `GeneratorExit` of its own is carried out.
-    """
-    task = _current_task()
-    try:
-        if is_coroutine_function(function):
-            return await function(*arguments)
-        value = await in_thread(lambda: function(*arguments))
-        return await value if inspect.isawaitable(value) else value
-    except GeneratorExit as error:
-        if _current_task() is not task:  # it is not the user's own: this coroutine is being closed
-            raise
-        raise CutOffError(error) from error
-
-
 def _reset(token: contextvars.Token[frozenset[Flight]]) -> None:
     with contextlib.suppress(ValueError):  # what a closed loop left behind is ended in another context
         inside.reset(token)
-
-
-class ThreadCall:
-    """A call in a thread of its own, in a copy of the current context.
-
-    Not in a pool: calls may wait for each other, and one that never ends must not keep the process from its end.
-    """
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self._waiter = LoopWaiter()
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self.is_done = False
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._work,), name="journal-call", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            self._value = self._function()
-        except GeneratorExit as error:
-            self._error = CutOffError(error)
-        except BaseException as error:  # noqa: BLE001 - it is raised in the task that waits
-            self._error = error
-        self.is_done = True
-        self._waiter.release()
-
-    def join(self) -> None:
-        """Wait in this thread until it has ended."""
-        self._thread.join()
-
-    async def wait(self) -> None:
-        """Return when it has ended; a wait that was cancelled can be begun again."""
-        while not self.is_done:
-            if self._waiter.future.cancelled():
-                self._waiter.future = asyncio.get_running_loop().create_future()
-            await self._waiter.future
-
-    def outcome(self) -> Any:
-        """What it returned or raised."""
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-        return self._value
-
-
-async def in_thread(function: Callable[[], T]) -> T:
-    """What a function gives that would block the loop, called in a thread of its own."""
-    call = ThreadCall(function)
-    if call.is_done:
-        await asyncio.sleep(0)  # the other tasks have their turn, however short it was
-    await call.wait()
-    return cast("T", call.outcome())
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    """The task that runs; nothing where no loop does."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
 
 
 async def _outcome_of(begin: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:

@@ -127,7 +127,8 @@ def test_effect_of_a_loop_that_was_closed_is_asked_about(path: Path, then: str, 
         loop.run_until_complete(asyncio.sleep(0.001))
     loop.close()
     may_end.set()
-    until(lambda: not any(thread.name == "journal-call" for thread in threading.enumerate()))
+    calls = [driver.thread_call for driver in a._background.drivers.values()]
+    until(lambda: all(call is None or call.is_done for call in calls))
 
     if then == "close":
         asyncio.run(a.close())

@@ -14,10 +14,11 @@ from journal._core import requests
 from journal._core.effects import effect, run_effect
 from journal._core.keys import key_form
 from journal._core.requests import CutOffError, DeadlineError, RunRaisedError
-from journal._drive import tasks
+from journal._drive import calls, tasks
+from journal._drive.calls import LoopWaiter, ThreadCall, in_thread
 from journal._drive.committing import Committer
 from journal._drive.signals import AsyncSignal, Signal
-from journal._drive.tasks import Background, LoopWaiter, TaskDriver, ThreadCall, in_thread
+from journal._drive.tasks import Background, TaskDriver
 from journal._flights import Flights, inside
 from journal._logs import Log
 from journal._storage.group import Entry
@@ -1015,7 +1016,7 @@ def test_call_in_a_thread_can_be_waited_for_again() -> None:
 
 def test_current_task_is_none_without_a_loop() -> None:
     """As where a coroutine is closed after its loop."""
-    assert tasks._current_task() is None
+    assert calls._current_task() is None
 
 
 def test_unresolved_effect_is_the_callers_to_know(bench: Bench) -> None:
