@@ -53,12 +53,6 @@ class Handle:
         self.log = Log(logger, self.store.header.journal_id)
         self.is_closing = False
 
-    def __reduce__(self) -> NoReturn:
-        """Refused, for the faces too: a copy would be another process's, or a second one that is closed by itself."""
-        raise TypeError(
-            "an open journal can be neither pickled nor copied; pass its path, and open it where it is used"
-        )
-
     def run(self, protocol: Steps[T]) -> T:
         """What a protocol returns, run in this thread."""
         self.store.check()
@@ -98,6 +92,37 @@ class Handle:
         must_wait = self.flights.close(waiter, is_blocking=is_blocking)
         self.is_closing = True
         return must_wait
+
+
+class Face:
+    """What `Journal` and `AsyncJournal` have in common; `journal.open` and `journal.open_async` make them."""
+
+    def __init__(self, handle: Handle) -> None:
+        if not isinstance(handle, Handle):
+            raise TypeError("journal.open(path) and journal.open_async(path) open a journal, its class does not")
+        self._handle = handle
+        self._store = handle.store
+
+    def __reduce__(self) -> NoReturn:
+        """Refused: a copy would be another process's, or a second one that is closed by itself."""
+        raise TypeError(
+            "an open journal can be neither pickled nor copied; pass its path, and open it where it is used"
+        )
+
+    def __repr__(self) -> str:
+        """Where it is, and whether it is open."""
+        name = type(self).__name__.lstrip("_")
+        return f"<{name} {self.path!r}{' (closed)' if self._handle.is_closing else ''}>"
+
+    @property
+    def path(self) -> str:
+        """The journal's directory, absolute."""
+        return self._store.directory
+
+    @property
+    def journal_id(self) -> str:
+        """The journal's own id, 32 hexadecimal digits."""
+        return self._store.header.journal_id
 
 
 def _directory(path: Any) -> str:

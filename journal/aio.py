@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from journal._core import effects, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
@@ -20,7 +20,7 @@ from journal._core.requests import Steps
 from journal._drive.calls import LoopWaiter, ThreadCall, in_thread
 from journal._drive.committing import Committer
 from journal._drive.tasks import Background, TaskDriver
-from journal._handle import Handle
+from journal._handle import Face, Handle
 from journal.errors import Key, NotPerformed
 from journal.options import (
     CLOSE_GRACE_SECONDS,
@@ -115,15 +115,14 @@ class Opening:
         return AsyncJournal(handle)
 
 
-class AsyncJournal:
+class AsyncJournal(Face):
     """An open journal for event loops. Tasks share it, threads have `sync`. Made by `journal.open_async`."""
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._store = handle.store
+        super().__init__(handle)
         self._committer = Committer(handle.store)
         self._background = Background()
-        self._sync = _ThreadsJournal(handle)
+        self._sync = _Journal(handle)
 
     async def __aenter__(self) -> Self:
         """The journal itself."""
@@ -132,24 +131,6 @@ class AsyncJournal:
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
         await self.close()
-
-    def __reduce__(self) -> NoReturn:
-        """Refused: pass the path on, and open it where it is used."""
-        self._handle.__reduce__()
-
-    def __repr__(self) -> str:
-        """Where it is, and whether it is open."""
-        return f"<AsyncJournal {self.path!r}{' (closed)' if self._handle.is_closing else ''}>"
-
-    @property
-    def path(self) -> str:
-        """The journal's directory, absolute."""
-        return self._store.directory
-
-    @property
-    def journal_id(self) -> str:
-        """The journal's own id, 32 hexadecimal digits."""
-        return self._store.header.journal_id
 
     @property
     def sync(self) -> Journal:
@@ -388,7 +369,7 @@ async def _in_threads(items: Iterator[T]) -> AsyncIterator[T]:
             yield item
 
 
-class _ThreadsJournal(Journal):
+class _Journal(Journal):
     """The `Journal` of an `AsyncJournal`, for threads that may be blocked."""
 
     def _check_caller(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from journal._core import effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
 from journal._drive.common import is_coroutine_function
-from journal._handle import Handle
+from journal._handle import Face, Handle
 from journal.errors import Key, NotPerformed
 from journal.options import MAP_BYTES_DEFAULT, RECONCILE_TIMEOUT_SECONDS, WAIT_TIMEOUT_SECONDS
 from journal.values import (
@@ -82,12 +82,8 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
     )
 
 
-class Journal:
+class Journal(Face):
     """An open journal. Threads may share it; a forked child may not. Made by `journal.open`."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._store = handle.store
 
     def __enter__(self) -> Self:
         """The journal itself."""
@@ -96,24 +92,6 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
-
-    def __reduce__(self) -> NoReturn:
-        """Refused: pass the path on, and open it where it is used."""
-        self._handle.__reduce__()
-
-    def __repr__(self) -> str:
-        """Where it is, and whether it is open."""
-        return f"<Journal {self.path!r}{' (closed)' if self._handle.is_closing else ''}>"
-
-    @property
-    def path(self) -> str:
-        """The journal's directory, absolute."""
-        return self._store.directory
-
-    @property
-    def journal_id(self) -> str:
-        """The journal's own id, 32 hexadecimal digits."""
-        return self._store.header.journal_id
 
     def close(self) -> None:
         """Wait for the runs in flight, and close the files; twice is fine. Every other method then refuses.

@@ -94,7 +94,7 @@ def test_reference_names_nothing_else() -> None:
 
 def journal_methods() -> set[str]:
     """The methods that a reference page may show on their own."""
-    return {f"journal.Journal.{name}" for name in vars(journal.Journal) if not name.startswith("_")}
+    return {f"journal.Journal.{name}" for name in dir(journal.Journal) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("path", PUBLIC)

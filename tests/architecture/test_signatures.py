@@ -41,7 +41,7 @@ def test_method_is_awaited_or_an_async_iterator(name: str) -> None:
 
 def test_face_for_loops_has_no_method_of_its_own() -> None:
     """But for `sync`, the way to the other one."""
-    public = {name for name in vars(AsyncJournal) if not name.startswith("_")}
+    public = {name for name in dir(AsyncJournal) if not name.startswith("_")}
 
     # `aclose` is what `contextlib.aclosing` calls.
     assert public == {*METHODS, *PROPERTIES, "sync", "aclose"}
