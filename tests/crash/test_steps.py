@@ -1,7 +1,7 @@
 """Every protocol, killed at each of its places, one process for each place.
 
-Places are counted by a seam: the steps of the generators (`Driver.perform` answers each request that one yields),
-what happens inside the storage's commit, and the lines of the journal's own code.
+Places are counted by a seam: the steps of the generators (the requests that one yields and their answers, in a thread or
+in a task of an event loop), what happens inside the storage's commit, and the lines of the journal's own code.
 """
 
 import os
@@ -104,7 +104,7 @@ class Killing:
             return list(threads.map(self.kill_at, lengths))
 
 
-@pytest.mark.parametrize("seam", ["steps", "commits"])
+@pytest.mark.parametrize("seam", ["steps", "tasks", "commits"])
 @pytest.mark.parametrize("protocol", [protocol for protocol in PROTOCOLS if protocol.is_stepped], ids=name_of)
 def test_killed_at_each_step_nothing_is_lost_or_doubled(
     processes: Processes, tmp_path_factory: pytest.TempPathFactory, prepared: World, protocol: Protocol, seam: str

@@ -13,10 +13,13 @@ from types import FrameType
 from typing import Any
 
 import journal
+from journal._drive.tasks import TaskDriver
 from journal._drive.threads import ThreadDriver
 from journal._storage.environment import Environment
 from journal._storage.group import GroupCommit
+from tests.agreement.loops import AsyncFacade
 from tests.crash.support.processes import die, say_parent
+from tests.crash.support.service import Delivery, World
 
 NEVER = 0
 
@@ -97,6 +100,40 @@ def seam_of_steps(fuse: Fuse) -> None:
     around(ThreadDriver, "perform", fuse, lambda driver, request: type(request).__name__)
 
 
+def seam_of_tasks(fuse: Fuse) -> None:
+    """Before and after each step of a generator, where each call is a task of an event loop."""
+    run = TaskDriver.run
+
+    def watched_run(driver: TaskDriver, protocol: Any) -> Any:
+        return run(driver, watched(protocol, fuse))
+
+    TaskDriver.run = watched_run  # type: ignore[method-assign, assignment]  # in this child alone
+    World.open = open_on_a_loop  # type: ignore[method-assign, assignment]  # as above
+
+
+def open_on_a_loop(world: World, **options: Any) -> Any:
+    """An `AsyncJournal` with the methods of `Journal`."""
+    return AsyncFacade().open(world.path, operation=Delivery, **options)
+
+
+def watched(protocol: Any, fuse: Fuse) -> Any:
+    """A generator that tells the fuse of each request of another one, and of each answer."""
+    try:
+        request = next(protocol)
+        while True:
+            fuse.reach(f"before {type(request).__name__}")
+            try:
+                answer = yield request
+            except BaseException as error:
+                fuse.reach(f"after {type(request).__name__}")
+                request = protocol.throw(error)
+            else:
+                fuse.reach(f"after {type(request).__name__}")
+                request = protocol.send(answer)
+    except StopIteration as end:
+        return end.value
+
+
 def seam_of_commits(fuse: Fuse) -> None:
     """Inside the storage: around the write transaction, after each put, around LMDB's commit, before waiters are told."""
     write = Environment.write
@@ -157,6 +194,7 @@ def seam_of_lines(fuse: Fuse) -> None:
 
 SEAMS: dict[str, Callable[[Fuse], None]] = {
     "steps": seam_of_steps,
+    "tasks": seam_of_tasks,
     "commits": seam_of_commits,
     "lines": seam_of_lines,
 }
