@@ -14,8 +14,8 @@ BEGIN = "<!-- begin of what tests/crash/page.py prints -->\n"
 END = "<!-- end of what tests/crash/page.py prints -->\n"
 
 STEPS = """\
-Each protocol is killed before and after each step of its generator (a read, a commit, a call of somebody's code), then
-around each write of the storage's transaction (before it begins, after each put, before and after LMDB's commit, before
+Each protocol is killed before and after each step of its generator (a read, a commit, a call of somebody's code), run in
+a thread and as a task of an event loop, then around each write of the storage's transaction (before it begins, after each put, before and after LMDB's commit, before
 those who wait are told), then at lines of its code spread evenly over it; `JOURNAL_CRASH_LINES=100000` tries every line.
 Each place is tried in a copy of the same world: killed there, recovered twice, and the same call made again."""
 
