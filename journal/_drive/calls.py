@@ -97,6 +97,7 @@ class ThreadCall:
         self._value: Any = None
         self._error: BaseException | None = None
         self.is_done = False
+        self._is_abandoned = False
         self._has_ended = threading.Event()
         _threads.run(partial(contextvars.copy_context().run, self._work))
 
@@ -108,8 +109,16 @@ class ThreadCall:
         except BaseException as error:  # noqa: BLE001 - it is raised in the task that waits
             self._error = error
         self.is_done = True
+        if self._is_abandoned:
+            self.abandon()
         self._has_ended.set()
         self._waiter.release()
+
+    def abandon(self) -> None:
+        """Nobody wants its outcome any more: a coroutine that it returns is closed, as nobody will await it."""
+        self._is_abandoned = True
+        if self.is_done and inspect.iscoroutine(self._value):
+            self._value.close()
 
     def join(self) -> None:
         """Wait in this thread until it has ended."""
@@ -136,9 +145,13 @@ class ThreadCall:
 async def in_thread(function: Callable[[], T]) -> T:
     """What a function gives that would block the loop, called in a thread of its own."""
     call = ThreadCall(function)
-    if call.is_done:
-        await asyncio.sleep(0)  # the other tasks have their turn, however short it was
-    await call.wait()
+    try:
+        if call.is_done:
+            await asyncio.sleep(0)  # the other tasks have their turn, however short it was
+        await call.wait()
+    except BaseException:
+        call.abandon()
+        raise
     return cast("T", call.outcome())
 
 

@@ -428,6 +428,7 @@ class TaskDriver(Driver):
                 await call.wait()
             except asyncio.CancelledError:
                 if self.is_given_up:
+                    call.abandon()
                     raise JournalClosedError(self._store.directory) from None
                 is_cancelled = self._is_abandoned = True
         self.thread_call = None

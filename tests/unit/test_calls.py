@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -96,6 +97,35 @@ def test_thread_that_is_free_keeps_nothing_of_its_job(threads: Threads, monkeypa
     assert gone() is None
     monkeypatch.undo()
     threads.run(lambda: None)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_coroutine_that_nobody_waits_for_is_closed(when: str) -> None:
+    """A plain function returned it to a task that was cancelled meanwhile, or just before."""
+    may_end = threading.Event()
+    made: list[Any] = []
+
+    async def never() -> None:
+        raise AssertionError("nobody awaits it")
+
+    def function() -> Any:
+        made.append(never())
+        assert may_end.wait(PATIENCE)
+        return made[0]
+
+    async def main() -> None:
+        waiting = asyncio.create_task(calls.in_thread(function))
+        await asyncio.sleep(0)
+        until(lambda: made)
+        if when == "before":
+            may_end.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        may_end.set()
+        until(lambda: made and made[0].cr_frame is None)
+
+    asyncio.run(main())
 
 
 def test_forked_child_counts_on_no_thread_of_its_parent(threads: Threads) -> None:
