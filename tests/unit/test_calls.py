@@ -55,8 +55,7 @@ def test_thread_that_is_free_runs_the_next_job(threads: Threads, monkeypatch: py
     assert first in idents(threads, 2)
     monkeypatch.undo()
     until(lambda: threads._free_count == 2)
-    for _ in range(2):
-        threads.run(lambda: None)  # they wait for the short time from now on
+    idents(threads, 2)  # both of them, which wait for a short time from now on
 
 
 def test_thread_that_waited_long_enough_is_gone(threads: Threads) -> None:
