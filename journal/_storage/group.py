@@ -7,10 +7,12 @@ and the first of them leads the next one for all. No timer delays a commit, and 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from journal._core.requests import Transaction
@@ -129,9 +131,24 @@ class Party:
                 self._wake.release()
 
 
+def _frame_of(thread: int) -> FrameType | None:
+    """Where a thread is just now.
+
+    CPython before 3.12 holds a lock while it lists the frames, and ends in a deadlock where the collector comes in
+    between and frees a `threading.local` (https://github.com/python/cpython/issues/106883): so it may not.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)  # noqa: SLF001 - documented, for just such questions
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _is_running(party: Party) -> bool:
     """Whether a call is under way for a party: two interrupts in a row can end one before it has cleaned up."""
-    frame = sys._current_frames().get(party.thread)  # noqa: SLF001 - documented, for just such questions
+    frame = _frame_of(party.thread)
     while frame is not None:
         if frame.f_code is GroupCommit._commit.__code__ and frame.f_locals.get("party") is party:  # noqa: SLF001 - the class that stands below
             return True

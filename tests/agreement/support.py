@@ -6,6 +6,7 @@ Nothing in here knows how a journal is built; everything goes through the public
 
 import contextlib
 import contextvars
+import gc
 import json
 import os
 import queue
@@ -181,7 +182,10 @@ class Call(Generic[T]):
         seen: list[Any] = []
         still_count = 0
         while still_count < 40 and not self.is_done and time.monotonic() < deadline:
+            # As `journal/_storage/group.py` says, the collector must not come in between.
+            gc.disable()
             frame = sys._current_frames().get(self._thread.ident or 0)
+            gc.enable()
             stack = []
             while frame is not None:
                 stack.append(frame.f_code)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -468,6 +470,31 @@ def test_handler_of_a_signal_may_not_queue_behind_its_own_thread(
 
     assert (first.result(), second.result()) == (1, 2)
     assert writer.commit(3) == 3
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_collector_does_not_come_in_while_threads_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, *, is_enabled: bool
+) -> None:
+    """CPython would wait for its own lock; afterwards the collector is as it was."""
+    seen: list[bool] = []
+    real = sys._current_frames
+
+    def look() -> dict[int, Any]:
+        seen.append(gc.isenabled())
+        return real()
+
+    monkeypatch.setattr(sys, "_current_frames", look)
+    if not is_enabled:
+        gc.disable()
+    try:
+        frame = group._frame_of(threading.get_ident())
+        assert gc.isenabled() is is_enabled
+    finally:
+        gc.enable()
+
+    assert seen == [False]
+    assert frame is not None
 
 
 def test_leader_whose_call_is_gone_is_replaced(writer: Writer) -> None:

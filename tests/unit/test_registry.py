@@ -7,7 +7,6 @@ import itertools
 import os
 import resource
 import select
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import journal
 from journal._storage import environment, files, registry
 from journal._storage.files import FileIdentity
+from journal._storage.group import _frame_of
 from tests.unit.support import PATIENCE, Boom, InThread, raising, until
 
 NUMBERS: Final = itertools.count(1)
@@ -276,5 +276,5 @@ def test_parent_does_not_wait_without_a_pipe(identity: FileIdentity, monkeypatch
 
 def is_in(thread: threading.Thread, function: Callable[..., Any]) -> bool:
     """Whether a thread is just inside a function."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = _frame_of(thread.ident or 0)
     return frame is not None and frame.f_code is function.__code__
