@@ -17,6 +17,7 @@ from journal._storage.store import Store
 from journal.errors import CommitFailedError, CorruptRecordError
 from journal.options import POLL_SECONDS_MIN, PROGRESS_SECONDS
 from journal.records import EffectEntry, Phase
+from journal.values import Cursor
 
 
 class Driver:
@@ -98,12 +99,14 @@ class Driver:
         self._pause = min(2 * self._pause, request.step_seconds_max)
         return pause
 
-    def _is_time_to_report(self, request: requests.Progress) -> bool:
+    def _progress_of(self, request: requests.Progress) -> requests.Decide | None:
+        """The call of a walk's `progress`, where it is time for one."""
         now = time.monotonic()
         if not request.is_last and now - self._progress_at < PROGRESS_SECONDS:
-            return False
+            return None
         self._progress_at = now
-        return True
+        head = self._store.read(lambda view: view.head())
+        return requests.Decide(request.function, (Cursor(request.cursor), Cursor(head)))
 
     def _inside(self) -> frozenset[Flight]:
         """The flights that a user's function called now runs in: those of the caller, and our own."""

@@ -28,7 +28,6 @@ from journal._logs import Log
 from journal._storage.store import Store
 from journal.errors import JournalClosedError, JournalError, JournalReadonlyError
 from journal.options import RECONCILE_GRACE_SECONDS, TURN_SECONDS_MAX
-from journal.values import Cursor
 
 T = TypeVar("T")
 
@@ -381,9 +380,9 @@ class TaskDriver(Driver):
             timer.cancel()
 
     async def _report(self, request: requests.Progress) -> None:
-        if self._is_time_to_report(request):
-            head = self._store.read(lambda view: view.head())
-            await self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
+        progress = self._progress_of(request)
+        if progress is not None:
+            await self._decide(progress)
 
     async def _await(self, request: requests.Await) -> requests.Ended:
         done, _ = await asyncio.wait(self._branches, return_when=asyncio.FIRST_COMPLETED)

@@ -21,7 +21,6 @@ from journal._flights import Flight, Flights, Joined, inside, own_waiter
 from journal._logs import Log
 from journal._storage.store import Store
 from journal.errors import CommitFailedError, CorruptRecordError, JournalReadonlyError
-from journal.values import Cursor
 
 T = TypeVar("T")
 
@@ -142,9 +141,9 @@ class ThreadDriver(Driver):
         time.sleep(self._seconds_to_pause(request))
 
     def _report(self, request: requests.Progress) -> None:
-        if self._is_time_to_report(request):
-            head = self._store.read(lambda view: view.head())
-            self._decide(requests.Decide(request.function, (Cursor(request.cursor), Cursor(head))))
+        progress = self._progress_of(request)
+        if progress is not None:
+            self._decide(progress)
 
     def _spawn(self, request: requests.Spawn) -> None:
         if self._branches is None:
