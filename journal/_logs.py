@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 from journal._core.keys import key_of, key_text
-from journal.records import EffectEntry, LogRecord, OperationRecord, Phase
+from journal.records import CompactionRecord, EffectEntry, LogRecord, OperationRecord, Phase, ResetRecord, StepRecord
 
 _STANDARD: Final = logging.getLogger("journal")
 
@@ -93,7 +93,11 @@ class Log:
                 op_id=record.op_id,
                 actor=record.actor,
             )
-        else:
+        elif isinstance(record, CompactionRecord):
+            self.emit("info", "stream_compacted", position=position, stream=record.stream, floor=record.floor)
+        elif isinstance(record, ResetRecord):
+            self.emit("info", "stream_reset", position=position, stream=record.stream, epoch=record.epoch)
+        elif isinstance(record, StepRecord):
             self.emit("info", "step_recorded", position=position, key=key_of(record.key), elapsed_ms=elapsed_ms)
 
 

@@ -196,6 +196,20 @@ class EffectConflictError(_EffectError):
         return f"effect {self.key!r}: {self.reason}; nothing was written, read its record and decide again"
 
 
+class EffectPrunedError(_EffectError):
+    """The effect was accepted, and what was on record of it has been pruned: it is not run as new work."""
+
+    def __init__(self, key: Key, position: int) -> None:
+        super().__init__(key, position)
+        self.position = position
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.key!r} was accepted and then pruned (position {self.position}): its proof is gone, and it is "
+            "not run again; look it up at the recipient, or clear it to make the next call new work"
+        )
+
+
 class EffectInFlightError(_EffectError):
     """A living process has the effect in its hands: wait for it, or ask again later."""
 

@@ -14,8 +14,11 @@ from typing import Final
 
 import msgspec
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """The format that this version writes; a newer one is refused at open."""
+
+FORMAT_VERSION_OLDEST: Final = 1
+"""The oldest format that this version reads, and makes into its own when it is opened for writing."""
 
 
 class _Word(IntEnum):
@@ -98,7 +101,37 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     value: bytes
 
 
-LogRecord = OperationRecord | EffectEntry | StepRecord
+class CompactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
+    """From here on the payloads of a stream's operations through `floor` (a position) are gone."""
+
+    stream: str
+    epoch: int
+    floor: int
+    at: int
+
+
+class ResetRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
+    """A stream begins anew: `epoch` is the one that begins here."""
+
+    stream: str
+    epoch: int
+    at: int
+
+
+class PrunedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=6):
+    """What stands in the log in the place of a pruned effect's events, at the last of the positions that it covers.
+
+    It covers `first` up to its own position. `key` is the digest of the form of the key whose last event stood here;
+    `None` where only earlier events did, whose key has such a record elsewhere, or was cleared.
+    """
+
+    first: int
+    at: int
+    key: bytes | None = None
+    guarantee: Guarantee | None = None
+
+
+LogRecord = OperationRecord | EffectEntry | StepRecord | CompactionRecord | ResetRecord | PrunedRecord
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
@@ -114,6 +147,43 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
 
     epoch: int
     epoch_position: int
+
+
+class FloorRow(msgspec.Struct, frozen=True, array_like=True):
+    """Through which position a stream's present epoch is compacted, and the position of the record that says so."""
+
+    floor: int
+    position: int
+
+
+class SnapshotRow(msgspec.Struct, frozen=True, array_like=True):
+    """A stream's state after the operation at `position`, as JSON, by a reducer of that version."""
+
+    epoch: int
+    sequence: int
+    position: int
+    version: int
+    state: bytes
+    at: int
+
+
+class DroppingRow(msgspec.Struct, frozen=True, array_like=True):
+    """Payloads of a stream that a compaction has yet to drop: those past `after`, through `through`."""
+
+    after: int
+    through: int
+
+
+class RestoredRow(msgspec.Struct, frozen=True, array_like=True):
+    """Says that this file is a copy: what was done after position `head` is unknown until a person confirms it.
+
+    `incarnation` is the copy's own id, 32 hexadecimal digits; `confirmed_at` is 0 until then.
+    """
+
+    incarnation: str
+    head: int
+    at: int
+    confirmed_at: int = 0
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True):

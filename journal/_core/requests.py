@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from journal.records import (
         CursorRow,
         EffectEntry,
+        FloorRow,
         Guarantee,
         LogRecord,
         OperationRecord,
         Phase,
+        PrunedRecord,
+        RestoredRow,
+        SnapshotRow,
         StepRecord,
         StreamRow,
     )
@@ -78,6 +82,9 @@ class View(Protocol):
         A page ends early, and may be empty, where many keys in other phases were passed.
         """
 
+    def pruned(self, form: bytes) -> PrunedRecord | None:
+        """What is left of a pruned effect; `None` where the key never was, or stands in the log."""
+
     def step(self, form: bytes) -> StepRecord | None:
         """The recorded result of a step."""
 
@@ -86,6 +93,12 @@ class View(Protocol):
 
     def streams(self) -> list[str]:
         """The names of all streams, by code point."""
+
+    def floor(self, name: str) -> FloorRow | None:
+        """Through which position a stream's epoch is compacted; `None` where it is not."""
+
+    def snapshot(self, name: str) -> SnapshotRow | None:
+        """A stream's kept state; `None` where none was kept."""
 
     def sequence(self, name: str) -> int:
         """The last sequence of the stream's epoch; 0 when it is empty."""
@@ -98,6 +111,9 @@ class View(Protocol):
 
     def cursor(self, name: str) -> CursorRow | None:
         """A saved cursor."""
+
+    def restored(self) -> RestoredRow | None:
+        """What a copy's file says of itself; `None` in a journal that is none."""
 
 
 class Transaction(View, Protocol):
@@ -114,6 +130,9 @@ class Transaction(View, Protocol):
 
     def save_cursor(self, name: str, row: CursorRow) -> None:
         """Put a cursor's row."""
+
+    def save_snapshot(self, name: str, row: SnapshotRow) -> None:
+        """Put a stream's kept state in the place of the one before."""
 
 
 class Read(msgspec.Struct, frozen=True):

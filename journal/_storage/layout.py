@@ -28,6 +28,10 @@ IDENTITY: Final = b"\x06"
 STEP: Final = b"\x07"
 UNFINISHED: Final = b"\x08"
 SETTLED: Final = b"\x09"
+FLOOR: Final = b"\x0a"
+SNAPSHOT: Final = b"\x0b"
+PRUNED: Final = b"\x0c"
+DROPPING: Final = b"\x0d"
 LOG: Final = b"\xff"
 
 TABLES: Final = {
@@ -40,11 +44,16 @@ TABLES: Final = {
     STEP: "steps",
     UNFINISHED: "unfinished",
     SETTLED: "settled",
+    FLOOR: "floors",
+    SNAPSHOT: "snapshots",
+    PRUNED: "pruned",
+    DROPPING: "droppings",
     LOG: "log",
 }
 """The name of each prefix, as findings and documents use it."""
 
 HEADER_KEY: Final = HEADER + b"journal"
+RESTORED_KEY: Final = HEADER + b"restored"
 
 _U64: Final = struct.Struct(">Q")
 pack_u64: Final = _U64.pack

@@ -43,7 +43,7 @@ from journal.errors import (
     UnsupportedFormatError,
 )
 from journal.options import PAGE_SCAN_RECORDS, POLL_SECONDS_MAX
-from journal.records import FORMAT_VERSION, Header, LogRecord, Phase
+from journal.records import FORMAT_VERSION, FORMAT_VERSION_OLDEST, Header, LogRecord, Phase
 from journal.values import Finding, Stats
 
 T = TypeVar("T")
@@ -522,7 +522,7 @@ def _read_header(environment: Environment, directory: str) -> Header:
             raise UnsupportedFormatError(directory, "an LMDB environment without a journal's header", files.SUPPORTED)
         # The version comes first in every format: it is read before anything else is believed.
         version = msgspec.msgpack.decode(raw)[0]
-        if version != FORMAT_VERSION:
+        if version not in range(FORMAT_VERSION_OLDEST, FORMAT_VERSION + 1):
             raise UnsupportedFormatError(directory, version, files.SUPPORTED)
         return msgspec.msgpack.decode(raw, type=Header)
     except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, LookupError, TypeError) as error:

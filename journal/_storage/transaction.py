@@ -14,7 +14,18 @@ from journal._core.ledger import INTENT, UNFINISHED as UNFINISHED_PHASES
 from journal._storage import layout
 from journal._storage.owners import Owner
 from journal._storage.views import StoreView, decode_owner, encode
-from journal.records import CursorRow, EffectEntry, LogRecord, OperationRecord, StreamRow
+from journal.records import (
+    CompactionRecord,
+    CursorRow,
+    EffectEntry,
+    FloorRow,
+    LogRecord,
+    OperationRecord,
+    PrunedRecord,
+    ResetRecord,
+    SnapshotRow,
+    StreamRow,
+)
 
 _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 
@@ -51,6 +62,9 @@ class StoreTransaction(StoreView):
                 self._drop_old_row(record)
             if record.phase is INTENT and not self.has_owner_row:
                 self._put_owner_row()
+        elif isinstance(record, ResetRecord):
+            for table in (layout.FLOOR, layout.SNAPSHOT):
+                self._delete_row(table + record.stream.encode())
         for key, content in index_rows(position, record):
             self._put_row(key, content)
         return position
@@ -58,6 +72,10 @@ class StoreTransaction(StoreView):
     def save_cursor(self, name: str, row: CursorRow) -> None:
         """Put a cursor's row."""
         self._put_row(layout.CURSOR + name.encode(), encode(row))
+
+    def save_snapshot(self, name: str, row: SnapshotRow) -> None:
+        """Put a stream's kept state in the place of the one before."""
+        self._put_row(layout.SNAPSHOT + name.encode(), encode(row))
 
     def _drop_old_row(self, entry: EffectEntry) -> None:
         """An effect has one index row, in one of two tables: take it out of the other one."""
@@ -74,6 +92,10 @@ class StoreTransaction(StoreView):
                         self._txn.delete(key)
             self._put_row(layout.OWNER + layout.pack_u64(self._owner.id), encode(self._owner.row))
             self.has_owner_row = True
+
+    def _delete_row(self, key: bytes) -> None:
+        self._txn.delete(key)
+        self.has_changes = True
 
     def _put_row(self, key: bytes, content: bytes) -> None:
         if not self._txn.put(key, layout.seal(key, content)):
@@ -99,4 +121,10 @@ def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:
         if record.sequence == 1 and record.epoch == 1:
             rows.append((layout.STREAM + record.stream.encode(), encode(_FIRST_EPOCH)))
         return rows
+    if isinstance(record, CompactionRecord):
+        return [(layout.FLOOR + record.stream.encode(), encode(FloorRow(record.floor, position)))]
+    if isinstance(record, ResetRecord):
+        return [(layout.STREAM + record.stream.encode(), encode(StreamRow(record.epoch, position)))]
+    if isinstance(record, PrunedRecord):
+        return [] if record.key is None else [(layout.PRUNED + record.key, place)]
     return [(layout.form_key(layout.STEP, record.key), place)]

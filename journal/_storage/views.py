@@ -15,6 +15,7 @@ import msgspec
 
 from journal._core.keys import has_prefix, key_of
 from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState
+from journal._core.payloads import digest
 from journal._core.requests import EffectPage, OperationPage, StoredOperation
 from journal._storage import layout
 from journal.errors import CorruptRecordError, Key
@@ -22,10 +23,14 @@ from journal.options import PAGE_BYTES_MAX, PAGE_SCAN_RECORDS
 from journal.records import (
     CursorRow,
     EffectEntry,
+    FloorRow,
     LogRecord,
     OperationRecord,
     OwnerRow,
     Phase,
+    PrunedRecord,
+    RestoredRow,
+    SnapshotRow,
     StepRecord,
     StreamRow,
 )
@@ -122,6 +127,14 @@ class StoreView:
     def streams(self) -> list[str]:
         """The names of all streams."""
         return [key[1:].decode() for key, _ in self.rows(layout.STREAM)]
+
+    def floor(self, name: str) -> FloorRow | None:
+        """Through which position a stream's epoch is compacted."""
+        return self.row(layout.FLOOR + name.encode(), FloorRow)
+
+    def snapshot(self, name: str) -> SnapshotRow | None:
+        """A stream's kept state."""
+        return self.row(layout.SNAPSHOT + name.encode(), SnapshotRow)
 
     def first_position(self, name: str) -> int:
         """The position of the stream's first operation.
@@ -290,6 +303,17 @@ class StoreView:
             raise CorruptRecordError(position, "the index has it for this step", key_of(form))
         return record
 
+    def pruned(self, form: bytes) -> PrunedRecord | None:
+        """What is left of a pruned effect."""
+        key = digest(form)
+        position = self._position(layout.PRUNED + key, form)
+        if position is None:
+            return None
+        record = self.record(position, form)
+        if not isinstance(record, PrunedRecord) or record.key != key:
+            raise CorruptRecordError(position, "the index has it for this pruned effect", key_of(form))
+        return record
+
     def _entry(self, position: int, form: bytes | None) -> EffectEntry:
         entry = self.record(position, form)
         if not isinstance(entry, EffectEntry) or (form is not None and entry.key != form):
@@ -338,6 +362,10 @@ class StoreView:
         """The header's content, undecoded: its first field is the format's version in every format."""
         value = self._get(layout.HEADER_KEY)
         return None if value is None else self._check_row(layout.HEADER_KEY, value)
+
+    def restored(self) -> RestoredRow | None:
+        """What a file says that is a copy."""
+        return self.row(layout.RESTORED_KEY, RestoredRow)
 
     def cursor(self, name: str) -> CursorRow | None:
         """A saved cursor."""

@@ -35,10 +35,14 @@ from journal.options import MAP_BYTES_MIN, WAIT_TIMEOUT_SECONDS
 from journal.records import (
     CursorRow,
     EffectEntry,
+    FloorRow,
     Guarantee,
     LogRecord,
     OperationRecord,
     Phase,
+    PrunedRecord,
+    RestoredRow,
+    SnapshotRow,
     StepRecord,
     StreamRow,
     Via,
@@ -84,6 +88,10 @@ class Memory:
     def __init__(self) -> None:
         self.log: list[tuple[LogRecord, bytes]] = []
         self.cursors: dict[str, CursorRow] = {}
+        self.floors: dict[str, FloorRow] = {}
+        self.snapshots: dict[str, SnapshotRow] = {}
+        self.pruned_forms: dict[bytes, PrunedRecord] = {}
+        self.restored_row: RestoredRow | None = None
         self.at = START
         self.damaged: set[int] = set()
         """Positions of records that cannot be read."""
@@ -146,6 +154,18 @@ class Memory:
     def streams(self) -> list[str]:
         return sorted({stored.head.stream for stored in self._operations()})
 
+    def floor(self, name: str) -> FloorRow | None:
+        return self.floors.get(name)
+
+    def snapshot(self, name: str) -> SnapshotRow | None:
+        return self.snapshots.get(name)
+
+    def pruned(self, form: bytes) -> PrunedRecord | None:
+        return self.pruned_forms.get(form)
+
+    def restored(self) -> RestoredRow | None:
+        return self.restored_row
+
     def sequence(self, name: str) -> int:
         return sum(stored.head.stream == name for stored in self._operations())
 
@@ -187,6 +207,9 @@ class Memory:
 
     def save_cursor(self, name: str, row: CursorRow) -> None:
         self.cursors[name] = row
+
+    def save_snapshot(self, name: str, row: SnapshotRow) -> None:
+        self.snapshots[name] = row
 
     def commit(self, decide: Callable[[Any], T]) -> T:
         """What a decision answers; nothing of it is kept when it raises."""

@@ -17,6 +17,7 @@ from journal.errors import (
     EffectConflictError,
     EffectFailedError,
     EffectInFlightError,
+    EffectPrunedError,
     EffectUnresolvedError,
     IdentityConflictError,
     InvalidCompactionError,
@@ -129,6 +130,12 @@ CASES: Final[list[tuple[JournalError, dict[str, Any], list[str], str]]] = [
         {"key": ("mail", 7), "pid": 4_321, "record": RECORD},
         ["('mail', 7)", "process 4321"],
         "call again when it has ended",
+    ),
+    (
+        EffectPrunedError(("mail", 7), 12),
+        {"key": ("mail", 7), "position": 12},
+        ["('mail', 7)", "position 12"],
+        "look it up at the recipient",
     ),
     (
         CorruptRecordError(4, "its checksum is wrong"),
