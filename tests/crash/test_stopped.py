@@ -9,6 +9,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -262,7 +263,8 @@ def test_walk_stops_before_an_effect_whose_owner_stands_still(processes: Process
 SYSTEM_CALLS_OF_A_FLUSH = {"x86_64": 75, "aarch64": 83}
 """`fdatasync`, by its number."""
 
-TRIES = 60_000
+MEETING_SECONDS = 120
+"""How long a flush is waited for; one comes every fraction of a millisecond of the writer's own time."""
 
 
 def append_without_end(world: World) -> None:
@@ -273,12 +275,23 @@ def append_without_end(world: World) -> None:
             Service(world).append(j, "askable", f"flood {index}")
 
 
+def is_in_a_flush(process: Process[None]) -> bool:
+    """Whether a process waits for a flush, or was stopped in one."""
+    call = pathlib.Path(f"/proc/{process.pid}/syscall").read_text(encoding="ascii").split()[0]
+    return call == str(SYSTEM_CALLS_OF_A_FLUSH[os.uname().machine])
+
+
 def stop_inside_a_flush(process: Process[None]) -> None:
-    """Stops a process that commits without end, between LMDB's flush of the pages and its write of the meta page."""
-    for _ in range(TRIES):
+    """Stops a process that commits without end, between LMDB's flush of the pages and its write of the meta page.
+
+    It is only looked at until it is in one: stopped again and again, it would never come to its next commit.
+    """
+    deadline = time.monotonic() + MEETING_SECONDS
+    while time.monotonic() < deadline:
+        if not is_in_a_flush(process):
+            continue
         process.stop()
-        words = pathlib.Path(f"/proc/{process.pid}/syscall").read_text(encoding="ascii").split()
-        if words[0] == str(SYSTEM_CALLS_OF_A_FLUSH[os.uname().machine]):
+        if is_in_a_flush(process):
             return
         process.go_on()
     raise AssertionError("never met it inside a flush")
