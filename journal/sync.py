@@ -250,7 +250,8 @@ class Journal(Face):
         Args:
             key: The effect's identity, handed to the recipient as its idempotency key.
             run: Acts, and returns the result: at most 16 MiB as JSON.
-            retry_failed: False, or a predicate over the record that says no, refuses a failed effect.
+            retry_failed: False, or a predicate over the record that says no, refuses a failed effect. One that a walk
+                passed before its first attempt is no retry.
             request: As of `effect`.
             returns: As of `effect`.
 

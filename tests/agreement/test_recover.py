@@ -789,6 +789,14 @@ def test_passed_effect_runs_when_it_is_no_longer_passed(j: Journal) -> None:
     assert phases(j, ("k", "a")) == ["failed", "intent", "accepted"]
 
 
+def test_effect_passed_before_its_first_attempt_is_no_retry(j: Journal) -> None:
+    """Who refuses to retry what failed still runs what was never tried."""
+    append(j, "1")
+    j.recover(intents=lambda _: [Intent("k", run=unused())], on_unresolved="pass")
+
+    assert j.run_effect("k", lambda: "done", retry_failed=False) == "done"
+
+
 def test_passing_twice_writes_once(j: Journal) -> None:
     """An effect that was passed before is an unfinished one: passing it again writes nothing."""
     append(j, "a")

@@ -268,7 +268,8 @@ class Model:
             return record.proof
         if record is not None and record.phase == "uncertain":
             raise Refused("EffectUnresolvedError", key=key, reason="uncertain")
-        if record is not None and record.phase == "failed" and not retry_failed:
+        # What a walk passed before its first attempt was never tried: to run it is no retry.
+        if record is not None and record.phase == "failed" and record.attempts and not retry_failed:
             raise Refused("EffectFailedError", key=key)
         self._intend(key, "idempotent", request)
         self.calls.append("run")
