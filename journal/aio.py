@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, queries, recovery, resolution, steps
+from journal._core import effects, pruning, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
@@ -293,6 +293,10 @@ class AsyncJournal(Face):
     async def clear_effect(self, key: Key, *, reason: str) -> None:
         """As `Journal.clear_effect`, awaited."""
         await self._run(resolution.clear_effect(key, reason, self._store.owner_id))
+
+    async def prune_effects(self, *, settled_before: int, keep: Callable[[EffectRecord], Any] | None = None) -> int:
+        """As `Journal.prune_effects`, awaited."""
+        return await self._run(pruning.prune_effects(settled_before, keep))
 
     # --- recovery ----------------------------------------------------------------------------------------------
 

@@ -43,6 +43,12 @@ PAGE_RECORDS: Final = 256
 PAGE_SCAN_RECORDS: Final = 4_096
 """Log records looked at in one read transaction, operations or not."""
 
+PRUNE_EFFECTS_MAX: Final = 128
+"""Effects pruned in one transaction: bounds how long it holds up others, and the pages that it writes anew."""
+
+PRUNE_EVENTS_MAX: Final = 1_024
+"""Events after which a transaction that prunes takes no further effect; one with more of them goes alone."""
+
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes after which a page of records ends early, so that large operations do not pile up in memory."""
 

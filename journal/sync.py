@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, operations, queries, recovery, resolution, steps
+from journal._core import effects, operations, pruning, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
@@ -219,6 +219,7 @@ class Journal(Face):
             EffectFailedError: `run` raised `NotPerformed`; call again to try once more.
             EffectInFlightError: another process, or the caller itself, has it in its hands.
             EffectConflictError: the key is bound to another request or guarantee.
+            EffectPrunedError: it was accepted, and pruned since.
             CorruptRecordError: its record is damaged, which is no evidence that it did not run.
         """
         _refuse_coroutine_functions(run=run, reconcile=reconcile)
@@ -257,7 +258,7 @@ class Journal(Face):
         Raises:
             EffectFailedError: it failed before, and `retry_failed` says no.
             EffectUnresolvedError: the result could not be kept or recorded, or a person resolved it as uncertain.
-            EffectInFlightError, EffectConflictError, CorruptRecordError: as `effect`.
+            EffectInFlightError, EffectConflictError, EffectPrunedError, CorruptRecordError: as `effect`.
             Exception: whatever `run` raised.
         """
         _refuse_coroutine_functions(run=run, retry_failed=retry_failed)
@@ -280,11 +281,19 @@ class Journal(Face):
         return self._run(steps.step(key, body, returns))
 
     def record(self, key: Key) -> EffectRecord | None:
-        """What is on record of an effect; `None` when there is nothing, or it was cleared."""
+        """What is on record of an effect; `None` when there is nothing, or it was cleared.
+
+        Raises:
+            EffectPrunedError: it was accepted, and pruned since.
+        """
         return self._run(queries.record(key))
 
     def history(self, key: Key) -> list[EffectEvent]:
-        """Every event of an effect, in order, those from before a `clear_effect` too."""
+        """Every event of an effect, in order, those from before a `clear_effect` too.
+
+        Raises:
+            EffectPrunedError: they were pruned.
+        """
         return self._run(queries.history(key))
 
     def unfinished(self, *, prefix: Key | None = None) -> list[EffectRecord]:
@@ -327,16 +336,40 @@ class Journal(Face):
 
         Raises:
             EffectConflictError: it is accepted, unknown, or its record is at another position.
+            EffectPrunedError: it was accepted, and pruned since.
         """
         self._run(resolution.resolve(key, outcome, expected_position, reason))
 
     def clear_effect(self, key: Key, *, reason: str) -> None:
         """Let the next call for a key be new work; of an unknown key nothing. The history stays.
 
+        Of a pruned effect it takes away what refuses its key.
+
         Raises:
             EffectInFlightError: somebody has it in hands.
         """
         self._run(resolution.clear_effect(key, reason, self._store.owner_id))
+
+    def prune_effects(self, *, settled_before: int, keep: Callable[[EffectRecord], Any] | None = None) -> int:
+        """Forget accepted effects that were settled before a time; how many.
+
+        What is on record of them goes, events and proof; that each was accepted stays, so that its key is refused with
+        `EffectPrunedError` and never run as new work. Effects that are uncertain, failed or without an outcome stay. A
+        key that was cleared before that time goes without a trace, and is not counted. Costs by the number of settled
+        effects. Commits in bounded transactions; cut off, it is completed by the next call.
+
+        Args:
+            settled_before: Nanoseconds since the epoch; what was accepted at that time or later stays.
+            keep: A predicate over the record: an effect of which it says yes stays.
+
+        Raises:
+            TypeError, ValueError: an argument is of no use; nothing was pruned.
+            Exception: what `keep` raised; what was pruned before that is pruned.
+            JournalFullError, JournalBusyError, CommitFailedError, JournalReadonlyError: nothing more was written.
+            CorruptRecordError: a record is damaged, and was not pruned.
+        """
+        _refuse_coroutine_functions(keep=keep)
+        return self._run(pruning.prune_effects(settled_before, keep))
 
     # --- recovery ----------------------------------------------------------------------------------------------
 

@@ -123,6 +123,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Stats(msgspec.Struct, frozen=True):
     """The size of a journal: counts of what it holds, bytes on disk, and how this handle's commits were shared.
 
+    `effects` counts those on record, `pruned` those of which only that they were accepted is known.
     `commits` and `entries` count since the handle was opened; `entries / commits` is the mean size of a group.
     """
 
@@ -141,3 +142,4 @@ class Stats(msgspec.Struct, frozen=True):
     file_bytes: int
     commits: int
     entries: int
+    pruned: int

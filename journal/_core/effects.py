@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from operator import methodcaller
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ from journal._core.ledger import (
     EffectChange,
     EffectState,
     advance,
+    last_event,
     record_of,
+    refuse_pruned,
     release,
     withdraw,
 )
@@ -53,9 +55,11 @@ from journal.errors import (
     EffectConflictError,
     EffectFailedError,
     EffectInFlightError,
+    EffectPrunedError,
     EffectUnresolvedError,
     JournalError,
     JournalFullError,
+    JournalReadonlyError,
     Key,
     NotPerformed,
 )
@@ -195,7 +199,12 @@ def settle(
         if state is not None and state.entry.phase in SETTLED:
             yield _reused(call, state)
             return _settled(call, state, "reused")
-        flight = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
+        try:
+            flight = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
+        except JournalReadonlyError:
+            # No commit of an intent will tell whether it was pruned.
+            yield Read(partial(last_event, form=call.form))
+            raise
     attempt = _Attempt(call, owner, following)
     # Act for the key, and let go of it whatever happens.
     try:
@@ -446,7 +455,7 @@ class _Attempt:
     def _moved_on(self) -> Steps[Outcome]:
         """Somebody else decided while this call was running: give what is on record."""
         call = self.call
-        state: EffectState | None = yield _look_up(call.form)
+        state: EffectState | None = yield Read(partial(last_event, form=call.form))
         if state is not None and state.entry.phase in SETTLED:
             return _settled(call, state, "reused")
         record = record_of(state)
@@ -495,7 +504,9 @@ def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> Effec
     state = txn.effect(call.form)
     try:
         check_binding(call, state)
-    except EffectConflictError:
+        if state is None:
+            refuse_pruned(txn, call.form)
+    except (EffectConflictError, EffectPrunedError):
         return None
     if state is not None and state.entry.phase not in (CLEARED, FAILED):
         return None

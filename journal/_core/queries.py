@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from journal._core.keys import key_form, prefix_form
-from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
+from journal._core.ledger import UNFINISHED, EffectState, event_of, last_event, record_of
 from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
 from journal._core.requests import DeadlineError, EffectPage, Pause, Read, Steps, StoredOperation, View
+from journal.errors import CorruptRecordError
 from journal.options import PAGE_RECORDS, WAIT_STEP_SECONDS_MAX
 from journal.records import Phase
 from journal.values import Committed, Cursor, EffectEvent, EffectRecord
@@ -115,18 +116,25 @@ class EffectPages:
 def record(key: Any) -> Steps[EffectRecord | None]:
     """The protocol of `Journal.record`."""
     form = key_form(key)
-    state: EffectState | None = yield Read(lambda view: view.effect(form))
+    state: EffectState | None = yield Read(partial(last_event, form=form))
     return record_of(state)
 
 
 def history(key: Any) -> Steps[list[EffectEvent]]:
     """The protocol of `Journal.history`: follows the links from a key's last event to its first."""
     form = key_form(key)
-    last: EffectState | None = yield Read(lambda view: view.effect(form))
+    last: EffectState | None = yield Read(partial(last_event, form=form))
     states: list[EffectState] = [] if last is None else [last]
     while states and states[-1].entry.previous:
         before = states[-1].entry.previous
-        states += yield Read(partial(_events_back, position=before))
+        try:
+            states += yield Read(partial(_events_back, position=before))
+        except CorruptRecordError:
+            now: EffectState | None = yield Read(partial(last_event, form=form))
+            if now == last:
+                raise
+            # It was pruned between two looks, or moved on: what it is now can be followed, or its damage told.
+            last, states = now, [] if now is None else [now]
     return [event_of(state) for state in reversed(states)]
 
 

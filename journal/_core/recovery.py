@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
-from journal._core.ledger import PASSED, EffectChange, EffectState, advance, record_of, withdraw
+from journal._core.ledger import PASSED, EffectChange, EffectState, Tombstone, advance, record_of, withdraw
 from journal._core.operations import (
     check_count,
     check_cursor,
@@ -38,12 +38,14 @@ from journal._core.requests import (
     Spawn,
     Steps,
     StoredOperation,
+    View,
 )
 from journal.errors import (
     CorruptRecordError,
     EffectConflictError,
     EffectFailedError,
     EffectInFlightError,
+    EffectPrunedError,
     EffectUnresolvedError,
 )
 from journal.options import PAGE_RECORDS
@@ -193,10 +195,15 @@ class _Hand:
 
     def _look(self, intent: Intent) -> Steps[Fact]:
         call = _call(intent)
+        state: EffectState | None
+        tombstone: Tombstone | None
         try:
-            state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+            state, tombstone = yield Read(lambda view: _what_is_left(view, call.form))
         except CorruptRecordError:
             return Fact("broken", None, call)
+        if tombstone is not None:
+            # What was pruned was accepted.
+            return Fact("accepted" if tombstone.record.guarantee is call.guarantee else "broken", None, call)
         try:
             check_binding(call, state)
         except EffectConflictError:
@@ -218,6 +225,9 @@ class _Hand:
             outcome: Outcome = yield from self._act(settle(call, self._owner, begun=begun, following=following))
         except RunRaisedError as raised:
             return Ending("failed", raised.error)
+        except EffectPrunedError as error:
+            # Since the walk looked it was settled and pruned; or it was begun with the other guarantee.
+            return Ending("conflict", error) if order.fact.phase == "broken" else Ending("reused")
         except EffectUnresolvedError as error:
             return Ending("uncertain" if error.reason == "uncertain" else "unresolved", error, error.record)
         except tuple(_STOP_REASONS) as error:
@@ -238,7 +248,10 @@ class _Hand:
             return
         if record_of(state) is None:
             change = EffectChange(phase=Phase.FAILED, guarantee=call.guarantee, request=call.request, reason=PASSED)
-            yield Commit(advance(call.form, 0 if state is None else state.position, change))
+            try:
+                yield Commit(advance(call.form, 0 if state is None else state.position, change))
+            except EffectPrunedError:
+                return  # it was accepted, and needs nobody to find it
 
     def _report(self, report: Report) -> Steps[None]:
         if self._progress is not None:
@@ -429,6 +442,11 @@ class _HandOfOne(_Hand):
     def _check_goes_on(self) -> None:
         if self._is_halted():
             raise HaltedError
+
+
+def _what_is_left(view: View, form: bytes) -> tuple[EffectState | None, Tombstone | None]:
+    state = view.effect(form)
+    return state, view.pruned(form) if state is None else None
 
 
 def _go_on(steps: Steps[T], request: Any) -> Steps[T]:

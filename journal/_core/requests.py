@@ -14,7 +14,7 @@ import msgspec
 from journal.options import POLL_SECONDS_MAX
 
 if TYPE_CHECKING:
-    from journal._core.ledger import EffectState
+    from journal._core.ledger import EffectState, Tombstone
     from journal.errors import Key
     from journal.records import (
         CursorRow,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         LogRecord,
         OperationRecord,
         Phase,
-        PrunedRecord,
         RestoredRow,
         SnapshotRow,
         StepRecord,
@@ -82,7 +81,7 @@ class View(Protocol):
         A page ends early, and may be empty, where many keys in other phases were passed.
         """
 
-    def pruned(self, form: bytes) -> PrunedRecord | None:
+    def pruned(self, form: bytes) -> Tombstone | None:
         """What is left of a pruned effect; `None` where the key never was, or stands in the log."""
 
     def step(self, form: bytes) -> StepRecord | None:
@@ -134,11 +133,21 @@ class Transaction(View, Protocol):
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         """Put a stream's kept state in the place of the one before."""
 
+    def prune(self, state: EffectState) -> int:
+        """Put what is left of a key into the place of its events, of which this is the last; how many there were."""
+
+    def forget(self, tombstone: Tombstone) -> None:
+        """Let what is left of a pruned effect name no key any more."""
+
 
 class Read(msgspec.Struct, frozen=True):
-    """Look at the journal in a short read transaction; answered with what `look` returns."""
+    """Look at the journal in a short read transaction; answered with what `look` returns.
+
+    `is_long` marks a page of many records, for which no event loop should stand still.
+    """
 
     look: Callable[[View], Any]
+    is_long: bool = False
 
 
 class Commit(msgspec.Struct, frozen=True):

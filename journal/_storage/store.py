@@ -224,6 +224,7 @@ class Store:
             file_bytes=os.stat(self._data_path).st_size,
             commits=self.group.batch_count,
             entries=self.group.entry_count,
+            pruned=rows[layout.PRUNED],
         )
 
     def verify(self) -> Iterator[Finding]:

@@ -6,14 +6,17 @@ What a record does to the indexes is said once, in `index_rows`; `verify` compar
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 import lmdb
+import msgspec
 
-from journal._core.ledger import INTENT, UNFINISHED as UNFINISHED_PHASES
+from journal._core.ledger import CLEARED, INTENT, UNFINISHED as UNFINISHED_PHASES, EffectState, Tombstone
+from journal._core.payloads import digest
+from journal._core.pruning import Run, covering
 from journal._storage import layout
 from journal._storage.owners import Owner
-from journal._storage.views import StoreView, decode_owner, encode
+from journal._storage.views import StoreView, decode_owner, decode_record, encode
 from journal.records import (
     CompactionRecord,
     CursorRow,
@@ -44,6 +47,7 @@ class StoreTransaction(StoreView):
         self.has_owner_row = has_owner_row
         self.last = self.tail()
         self._owner = owner
+        self._has_pruned: bool | None = None
 
     def append(self, record: LogRecord, payload: bytes = b"") -> int:
         """Put a record at the end of the log, with all index rows that follow from it."""
@@ -77,6 +81,61 @@ class StoreTransaction(StoreView):
         """Put a stream's kept state in the place of the one before."""
         self._put_row(layout.SNAPSHOT + name.encode(), encode(row))
 
+    def pruned(self, form: bytes) -> Tombstone | None:
+        """What is left of a pruned effect; looked for only where anything was ever pruned."""
+        if self._has_pruned is None:
+            # Once for all intents of a shared commit.
+            self._has_pruned = any(True for _ in self._scan(layout.PRUNED, layout.PRUNED))
+        return super().pruned(form) if self._has_pruned else None
+
+    def prune(self, state: EffectState) -> int:
+        """Put what is left of a key into the place of its events, of which this is the last; how many there were."""
+        position, entry = state.position, state.entry
+        form = entry.key
+        record = PrunedRecord(position, self.at)
+        if entry.phase is not CLEARED:
+            record = PrunedRecord(position, self.at, digest(form), entry.guarantee)
+        self._delete_row(layout.form_key(layout.SETTLED, form))
+        for key, content in index_rows(position, record):
+            self._put_row(key, content)
+        self._cover(position, record)
+        self._has_pruned = None
+        count = 1
+        while entry.previous:
+            position = entry.previous
+            entry = self._entry(position, form)
+            self._cover(position, PrunedRecord(position, self.at))
+            count += 1
+        return count
+
+    def forget(self, tombstone: Tombstone) -> None:
+        """Let what is left of a pruned effect name no key any more."""
+        position, record = tombstone.position, tombstone.record
+        for key, _ in index_rows(position, record):
+            self._delete_row(key)
+        self._cover(position, PrunedRecord(record.first, record.at))
+        self._has_pruned = None
+
+    def _cover(self, position: int, record: PrunedRecord) -> None:
+        """Put what is left of pruned events in the place of a record; its digest stays, for the next link of the chain."""
+        own = Run(position, self.frame(position).digest, record)
+        run, gone = covering(own, *self._runs_beside(position), self.last[0])
+        for place in gone:
+            self._delete_row(layout.log_key(place))
+        value = layout.frame(run.position, run.digest, encode(run.record), b"")
+        if not self._txn.put(layout.log_key(run.position), value):
+            raise _refused(layout.LOG)
+        self.has_changes = True
+
+    def _runs_beside(self, position: int) -> tuple[Run | None, Run | None]:
+        with self._txn.cursor() as cursor:
+            beside: list[Run | None] = []
+            for move in (cursor.prev, cursor.next):
+                cursor.set_key(layout.log_key(position))
+                row: Any = cursor.item() if move() else None  # bytes, since buffers were not asked for
+                beside.append(None if row is None else _run_of(*row))
+        return beside[0], beside[1]
+
     def _drop_old_row(self, entry: EffectEntry) -> None:
         """An effect has one index row, in one of two tables: take it out of the other one."""
         other = layout.SETTLED if entry.phase in UNFINISHED_PHASES else layout.UNFINISHED
@@ -101,6 +160,18 @@ class StoreTransaction(StoreView):
         if not self._txn.put(key, layout.seal(key, content)):
             raise _refused(key[:1])
         self.has_changes = True
+
+
+def _run_of(key: bytes, value: bytes) -> Run | None:
+    """A row of the log that stands for pruned events; a damaged one is left to whoever verifies."""
+    if key[:1] != layout.LOG:
+        return None
+    try:
+        frame = layout.unframe(layout.position_of(key), value)
+        record = decode_record(frame.head)
+    except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return Run(layout.position_of(key), frame.digest, record) if isinstance(record, PrunedRecord) else None
 
 
 def _refused(table: bytes) -> lmdb.Error:

@@ -19,7 +19,7 @@ from journal._storage.transaction import index_rows
 from journal._storage.views import StoreView, decode_record
 from journal.errors import CorruptRecordError
 from journal.options import PAGE_RECORDS
-from journal.records import EffectEntry, LogRecord, OperationRecord
+from journal.records import EffectEntry, LogRecord, OperationRecord, PrunedRecord
 from journal.values import Finding
 
 Reader = Callable[[Callable[[StoreView], Any]], Any]
@@ -49,39 +49,80 @@ def _log_findings(read: Reader, genesis: bytes, head: int) -> Iterator[Finding]:
         for position, value in page:
             if position > head:
                 return
-            if position != expected:
-                yield Finding("log", expected, f"records {expected} to {position - 1} are missing")
+            frame, record, problem = _parts(position, value)
+            first = record.first if isinstance(record, PrunedRecord) else position
+            if first > expected:
+                yield Finding("log", expected, f"records {expected} to {first - 1} are missing")
                 before = b""
+            elif first < expected:
+                yield from _cover_findings(read, first, position)
             expected = position + 1
-            try:
-                frame = layout.unframe(position, value)
-                record = decode_record(frame.head)
-            except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError) as error:
-                yield Finding("log", position, str(error))
+            if frame is None or record is None:
+                yield Finding("log", position, problem)
                 # The frame may still say its digest; where it does not, the next link is found broken, too.
                 before = layout.raw_digest(value)
                 continue
-            if before and layout.chain(before, position, frame.head) != frame.digest:
+            # A record that stands for others has the digest of the one that stood there: the next link begins with it.
+            is_link = before and not isinstance(record, PrunedRecord)
+            if is_link and layout.chain(before, position, frame.head) != frame.digest:
                 yield Finding("log", position, "its digest does not follow from the record before")
             before = frame.digest
-            yield from _record_findings(read, position, record, frame.payload)
+            yield from _record_findings(read, position, record, value, frame.payload)
     if expected <= head:
         yield Finding("log", expected, f"records {expected} to {head} are missing")
 
 
-def _record_findings(read: Reader, position: int, record: LogRecord, payload: bytes) -> Iterator[Finding]:
+def _parts(position: int, value: bytes) -> tuple[layout.Frame | None, LogRecord | None, str]:
+    """A record's frame and what it says, or what is wrong with it."""
+    try:
+        frame = layout.unframe(position, value)
+        return frame, decode_record(frame.head), ""
+    except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return None, None, str(error)
+
+
+def _cover_findings(read: Reader, first: int, position: int) -> Iterator[Finding]:
+    """Hold a record that stands for earlier ones, which the walk has passed, against what stands there now."""
+    try:
+        page = read(partial(StoreView.page_of_log, after=max(first, 1) - 1, limit=1))
+    except CorruptRecordError as error:
+        yield Finding("log", position, error.reason)
+        return
+    if first < 1 or any(other < position for other, _ in page):
+        yield Finding("log", position, f"it stands for records from {first} on, of which others are there")
+
+
+def _record_findings(read: Reader, position: int, record: LogRecord, value: bytes, payload: bytes) -> Iterator[Finding]:
+    if isinstance(record, PrunedRecord) and (
+        record.first > position or (record.key is None) != (record.guarantee is None)
+    ):
+        yield Finding("log", position, "it says of pruned events what cannot be")
     if isinstance(record, OperationRecord) and digest(payload) != record.payload_hash:
         yield Finding("log", position, "its payload is not the one that was committed")
     for key, content in index_rows(position, record):
         try:
-            problem = read(partial(_row_problem, key=key, content=content, record=record, position=position))
+            problem = read(
+                partial(_row_problem, key=key, content=content, record=record, position=position, value=value)
+            )
         except CorruptRecordError as error:
             problem = error.reason
         if problem:
             yield Finding(layout.TABLES[key[:1]], position, problem)
 
 
-def _row_problem(view: StoreView, key: bytes, content: bytes, record: LogRecord, position: int) -> str | None:
+def _row_problem(
+    view: StoreView, *, key: bytes, content: bytes, record: LogRecord, position: int, value: bytes
+) -> str | None:
+    try:
+        problem = _fault_of_rows(view, key, content, record, position)
+    except CorruptRecordError as error:
+        problem = error.reason
+    if problem and view.page_of_log(position - 1, 1) != [(position, value)]:
+        return None  # it was pruned between two of our transactions
+    return problem
+
+
+def _fault_of_rows(view: StoreView, key: bytes, content: bytes, record: LogRecord, position: int) -> str | None:
     if isinstance(record, EffectEntry):
         state = view.effect(record.key)
         if state is None:
@@ -90,6 +131,8 @@ def _row_problem(view: StoreView, key: bytes, content: bytes, record: LogRecord,
             before = view.effect_entry(record.previous)
             if before.key != record.key or record.previous >= position:
                 return f"its previous event at {record.previous} is of another effect"
+        if view.pruned(record.key) is not None:
+            return "its effect is on record, and pruned as well"
         # Only the key's last event has a row.
         return "its effect's index row names an earlier event" if state.position < position else None
     found = view.content(key)
@@ -146,6 +189,6 @@ def _place(view: StoreView, key: bytes, content: bytes) -> int | None:
         return view.first_position(key[1:].decode())
     if key[:1] == layout.SEQUENCE:
         return layout.unpack_u64(key[-8:])
-    if key[:1] in (layout.IDENTITY, layout.STEP, layout.UNFINISHED, layout.SETTLED):
+    if key[:1] in (layout.IDENTITY, layout.STEP, layout.UNFINISHED, layout.SETTLED, layout.PRUNED):
         return layout.unpack_u64(content[:8])
     return None

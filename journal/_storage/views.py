@@ -14,7 +14,7 @@ import lmdb
 import msgspec
 
 from journal._core.keys import has_prefix, key_of
-from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState
+from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState, Tombstone
 from journal._core.payloads import digest
 from journal._core.requests import EffectPage, OperationPage, StoredOperation
 from journal._storage import layout
@@ -210,16 +210,32 @@ class StoreView:
         found: list[StoredOperation] = []
         size = 0
         position = after
-        for position, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), after + 1):
-            if layout.position_of(key) != position:
-                raise CorruptRecordError(position, "it is missing from the log")
+        for count, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), 1):
+            expected, position = position + 1, layout.position_of(key)
+            if position != expected and not self._is_covered(expected, position, value):
+                raise CorruptRecordError(expected, "it is missing from the log")
             stored = self._operation_or_none(position, value)
             if stored is not None:
                 found.append(stored)
                 size += stored.head.payload_bytes
-            if len(found) >= limit or size >= PAGE_BYTES_MAX or position - after >= PAGE_SCAN_RECORDS:
+            if len(found) >= limit or size >= PAGE_BYTES_MAX or count >= PAGE_SCAN_RECORDS:
                 return OperationPage(found, position, False)
         return OperationPage(found, position, True)
+
+    def _is_covered(self, first: int, position: int, value: bytes) -> bool:
+        """Whether the record at a position stands for those from `first` on, which were pruned."""
+        try:
+            record = decode_record(layout.head_of(position, value))
+        except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError):
+            # What it covered is no operation's if no stream has one there: a damaged record blocks no journal.
+            return not any(self._has_operation(name, first, position) for name in self.streams())
+        return isinstance(record, PrunedRecord) and record.first <= first
+
+    def _has_operation(self, stream: str, first: int, last: int) -> bool:
+        prefix = layout.stream_prefix(stream)
+        for key, _ in self._scan(prefix + layout.pack_u64(first), prefix):
+            return layout.unpack_u64(key[-8:]) <= last
+        return False
 
     def _operation_or_none(self, position: int, value: bytes) -> StoredOperation | None:
         try:
@@ -285,11 +301,14 @@ class StoreView:
         if not phases.issubset(UNFINISHED_PHASES):
             tables.append(layout.SETTLED)
         found: list[EffectState] = []
+        size = 0
         for form, position in heapq.merge(*(self._forms(table, phases, prefix, after) for table in tables)):
             if position == _PASSED:
                 return EffectPage(found, form)
-            found.append(EffectState(position, self._entry(position, form)))
-            if len(found) >= limit:
+            entry = self._entry(position, form)
+            found.append(EffectState(position, entry))
+            size += len(entry.proof or b"")
+            if len(found) >= limit or size >= PAGE_BYTES_MAX:
                 return EffectPage(found, form)
         return EffectPage(found, None)
 
@@ -303,7 +322,7 @@ class StoreView:
             raise CorruptRecordError(position, "the index has it for this step", key_of(form))
         return record
 
-    def pruned(self, form: bytes) -> PrunedRecord | None:
+    def pruned(self, form: bytes) -> Tombstone | None:
         """What is left of a pruned effect."""
         key = digest(form)
         position = self._position(layout.PRUNED + key, form)
@@ -312,7 +331,7 @@ class StoreView:
         record = self.record(position, form)
         if not isinstance(record, PrunedRecord) or record.key != key:
             raise CorruptRecordError(position, "the index has it for this pruned effect", key_of(form))
-        return record
+        return Tombstone(position, record)
 
     def _entry(self, position: int, form: bytes | None) -> EffectEntry:
         entry = self.record(position, form)
