@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import journal
-from journal import Accepted, JournalError, JournalForkedError, NotPerformed, Uncertain
+from journal import Accepted, EffectPrunedError, JournalError, JournalForkedError, NotPerformed, Uncertain
 
 from .support import FileRecipient, Key, nested, to_key
 
@@ -331,6 +331,28 @@ def begin_anew(path: str, *, recipient: str, key: Any) -> None:
         say("accepted", proof=outcome.proof, via=outcome.via)
 
 
+def prune(path: str, *, recipient: str, name: str, count: int) -> None:
+    """Appends and calls for keys that others call for too, and prunes all the time; says how each call was answered."""
+    with journal.open(path) as j:
+        say("opened")
+        listen()
+        ran: list[int] = []
+        told = pruned = 0
+        for number in range(count):
+            j.append(name, number, op_id=str(number))
+            before = len(ran)
+            try:
+                j.run_effect(("shared", number), lambda: ran.append(number))  # noqa: B023 - called at once
+            except EffectPrunedError:
+                told += 1
+            else:
+                told += len(ran) == before
+            if number % 10 == 0:
+                pruned += j.prune_effects(settled_before=2**63 - 1)
+        say("ended", ran=len(ran), told=told, pruned=pruned)
+        listen()
+
+
 def try_values(path: str, *, recipient: str) -> None:
     """Gives values that nest far too deep to every method, one process for all: none may end it."""
     deep = nested(100_000)
@@ -372,6 +394,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     "grow": grow,
     "stampede": stampede,
     "begin_anew": begin_anew,
+    "prune": prune,
     "try_values": try_values,
     "wait_for_ever": wait_for_ever,
 }

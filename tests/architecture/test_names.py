@@ -48,6 +48,7 @@ METHODS = {
     "append",
     "append_all",
     "clear_effect",
+    "prune_effects",
     "close",
     "cursor",
     "effect",

@@ -26,8 +26,9 @@ import msgspec
 from journal._core import requests
 from journal._core.effects import EffectCall, effect_call
 from journal._core.keys import has_prefix, key_form
-from journal._core.ledger import EffectChange, EffectState, event_of, next_entry
+from journal._core.ledger import CLEARED, EffectChange, EffectState, Tombstone, event_of, next_entry
 from journal._core.operations import draft
+from journal._core.payloads import digest
 from journal._core.requests import EffectPage, OperationPage, Steps, StoredOperation
 from journal._storage.store import Store
 from journal.errors import CorruptRecordError, Key
@@ -90,7 +91,7 @@ class Memory:
         self.cursors: dict[str, CursorRow] = {}
         self.floors: dict[str, FloorRow] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
-        self.pruned_forms: dict[bytes, PrunedRecord] = {}
+        self.tombstones: dict[bytes, Tombstone] = {}
         self.restored_row: RestoredRow | None = None
         self.at = START
         self.damaged: set[int] = set()
@@ -160,8 +161,8 @@ class Memory:
     def snapshot(self, name: str) -> SnapshotRow | None:
         return self.snapshots.get(name)
 
-    def pruned(self, form: bytes) -> PrunedRecord | None:
-        return self.pruned_forms.get(form)
+    def pruned(self, form: bytes) -> Tombstone | None:
+        return self.tombstones.get(form)
 
     def restored(self) -> RestoredRow | None:
         return self.restored_row
@@ -211,14 +212,30 @@ class Memory:
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         self.snapshots[name] = row
 
+    def prune(self, state: EffectState) -> int:
+        form = state.entry.key
+        positions = [position for position, entry in self._entries() if entry.key == form]
+        for position in positions:
+            self.record(position)
+            self.log[position - 1] = PrunedRecord(position, self.at), b""
+        if state.entry.phase is not CLEARED:
+            record = PrunedRecord(state.position, self.at, digest(form), state.entry.guarantee)
+            self.log[state.position - 1] = record, b""
+            self.tombstones[form] = Tombstone(state.position, record)
+        return len(positions)
+
+    def forget(self, tombstone: Tombstone) -> None:
+        self.tombstones = {form: other for form, other in self.tombstones.items() if other != tombstone}
+        self.log[tombstone.position - 1] = PrunedRecord(tombstone.position, tombstone.record.at), b""
+
     def commit(self, decide: Callable[[Any], T]) -> T:
         """What a decision answers; nothing of it is kept when it raises."""
-        log, cursors = list(self.log), dict(self.cursors)
+        log, cursors, tombstones = list(self.log), dict(self.cursors), dict(self.tombstones)
         self.at += 1
         try:
             answer = decide(self)
         except BaseException:
-            self.log, self.cursors = log, cursors
+            self.log, self.cursors, self.tombstones = log, cursors, tombstones
             raise
         self.commits += 1
         return answer
@@ -262,6 +279,13 @@ class Memory:
                 raise AssertionError(msg)
 
     # --- what tests put in, and look at -------------------------------------------------------------------------
+
+    def prune_key(self, key: Key) -> int:
+        """Prune an effect that is on record; where its last event stood."""
+        state = self.effect(key_form(key))
+        assert state is not None
+        self.prune(state)
+        return state.position
 
     def put_effect(self, key: Key, phase: Phase, *, guarantee: Guarantee = Guarantee.AT_MOST_ONCE, **facts: Any) -> int:
         """Add an event of an effect, as a person might where the law wants one; its position."""

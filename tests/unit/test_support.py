@@ -13,6 +13,7 @@ import pytest
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.operations import append
+from journal._core.pruning import revive
 from journal._core.requests import Enter, OperationPage, StoredOperation
 from journal._storage.group import Entry
 from journal.errors import JournalError, Key
@@ -58,6 +59,17 @@ def moving(form: bytes, phase: Phase) -> Callable[[Any], Any]:
     return decide
 
 
+def pruning(form: bytes) -> Callable[[Any], Any]:
+    """A decision that prunes a key."""
+    return lambda txn: txn.prune(txn.effect(form))
+
+
+def tombstone(view: Any, form: bytes) -> Any:
+    """What is left of a pruned effect; how many records it stands for is the store's own affair."""
+    found = view.pruned(form)
+    return None if found is None else (found.position, found.record.key, found.record.guarantee)
+
+
 def decisions() -> list[Callable[[Any], Any]]:
     """What is committed to both, one after the other."""
     found: list[Callable[[Any], Any]] = [*effect_events()]
@@ -68,6 +80,11 @@ def decisions() -> list[Callable[[Any], Any]]:
     found.append(lambda txn: txn.append(StepRecord(key_form("step"), txn.at, b"[1]")))
     found.append(lambda txn: txn.save_cursor("reader", CursorRow(3, "s", txn.at)))
     found.append(lambda txn: txn.head())
+    found += [pruning(key_form(key)) for key in ("ab", ("a", "x\x00"), "k" * 600 + "1")]
+    found.append(moving(key_form("ab"), Phase.INTENT))
+    found.append(revive(key_form("ab"), "again"))
+    found.append(revive(key_form("ab"), "again"))
+    found.append(moving(key_form("ab"), Phase.INTENT))
     return found
 
 
@@ -86,6 +103,7 @@ def answers(view: Any) -> dict[str, Any]:
         found[f"{key!r:.20} {len(form)}"] = (
             view.effect(form),
             view.glance(form),
+            tombstone(view, form),
             [effects(view, phases, after=form, limit=3) for phases in PHASES],
             [effects(view, phases, prefix=form) for phases in PHASES],
         )
