@@ -7,6 +7,7 @@ a killed one and a recovery left behind, it finishes its work.
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import msgspec
 
 import journal
 from journal import Accepted, EffectFailedError, EffectUnresolvedError, NotPerformed
+from journal._core import pruning
 from tests.crash.support.deaths import NEVER, Fuse
 from tests.crash.support.processes import die
 from tests.crash.support.recipient import Kind
@@ -132,6 +134,17 @@ def clear(world: World, fuse: Fuse) -> None:
         with fuse.burning():
             j.clear_effect(key, reason="to be done anew")
             world.acknowledge("event", text_of(key), ["cleared", None])
+
+
+def prune(world: World, fuse: Fuse) -> None:
+    # One effect a transaction: there are several to be killed in, and between.
+    pruning.PRUNE_EFFECTS_MAX = 1  # type: ignore[attr-defined]  # in a process of its own
+    with world.open() as j, fuse.burning():
+        j.prune_effects(settled_before=time.time_ns(), keep=lambda record: str(record.key[1]).startswith("proving"))
+
+
+def prune_all(world: World) -> None:
+    prune(world, Fuse(NEVER))
 
 
 def save_cursor(world: World, fuse: Fuse) -> None:
@@ -293,5 +306,28 @@ PROTOCOLS = [
         create,
         "The next `open` finds a journal or makes one; a half-made one stops nobody.",
         is_stepped=False,
+    ),
+    Protocol(
+        20,
+        "prune",
+        "`prune_effects` of several effects, one a transaction, with a predicate",
+        (
+            Life("deduplicating"),
+            Life("proving"),
+            Life("askable"),
+            # This one ends as uncertain, which is never pruned.
+            Life("askable", BEFORE),
+            recover,
+        ),
+        prune,
+        "Each effect is on record or pruned, nothing between; a pruned one is reused by every walk and never run again.",
+    ),
+    Protocol(
+        21,
+        "clear-pruned",
+        "`clear_effect` of a pruned effect",
+        (Life("deduplicating"), recover, prune_all),
+        clear,
+        "Pruned still, or new work whose attempts start at 1.",
     ),
 ]
