@@ -47,7 +47,7 @@ class StoreTransaction(StoreView):
         self.has_owner_row = has_owner_row
         self.last = self.tail()
         self._owner = owner
-        self._has_pruned: bool | None = None
+        self._has_no_pruned = False
 
     def append(self, record: LogRecord, payload: bytes = b"") -> int:
         """Put a record at the end of the log, with all index rows that follow from it."""
@@ -82,11 +82,16 @@ class StoreTransaction(StoreView):
         self._put_row(layout.SNAPSHOT + name.encode(), encode(row))
 
     def pruned(self, form: bytes) -> Tombstone | None:
-        """What is left of a pruned effect; looked for only where anything was ever pruned."""
-        if self._has_pruned is None:
-            # Once for all intents of a shared commit.
-            self._has_pruned = any(True for _ in self._scan(layout.PRUNED, layout.PRUNED))
-        return super().pruned(form) if self._has_pruned else None
+        """What is left of a pruned effect; where nothing was ever pruned, one look is enough for a shared commit."""
+        if self._has_no_pruned:
+            return None
+        found = super().pruned(form)
+        if found is None:
+            # The search has left its cursor at the row before the place.
+            cursor = self._searcher
+            is_beside = cursor.key()[:1] == layout.PRUNED or (cursor.next() and cursor.key()[:1] == layout.PRUNED)
+            self._has_no_pruned = not is_beside
+        return found
 
     def prune(self, state: EffectState) -> int:
         """Put what is left of a key into the place of its events, of which this is the last; how many there were."""
@@ -99,7 +104,7 @@ class StoreTransaction(StoreView):
         for key, content in index_rows(position, record):
             self._put_row(key, content)
         self._cover(position, record)
-        self._has_pruned = None
+        self._has_no_pruned = False
         count = 1
         while entry.previous:
             position = entry.previous
@@ -114,7 +119,6 @@ class StoreTransaction(StoreView):
         for key, _ in index_rows(position, record):
             self._delete_row(key)
         self._cover(position, PrunedRecord(record.first, record.at))
-        self._has_pruned = None
 
     def _cover(self, position: int, record: PrunedRecord) -> None:
         """Put what is left of pruned events in the place of a record; its digest stays, for the next link of the chain."""
