@@ -16,6 +16,7 @@ from journal import (
     EffectPrunedError,
     Intent,
     Journal,
+    JournalFullError,
     JournalReadonlyError,
     NotPerformed,
     Uncertain,
@@ -402,6 +403,26 @@ def test_walk_stops_at_a_pruned_effect_of_another_guarantee(j: Journal, clock: C
     assert (stopped.key, stopped.reason) == ("k", "conflict")
     passed = j.recover(intents=lambda committed: [Intent("k", run=unused())], on_unresolved="pass")
     assert (passed.stopped, passed.passed) == (None, 1)
+
+
+# A full journal
+
+
+def test_pruning_makes_room_in_a_full_journal(open_journal: Callable[..., Journal], clock: Clock) -> None:
+    """Where no intent can be written any more: it may use the reserve, and new effects run after it."""
+    j = open_journal(map_size=2**20, max_size=2**20)
+    count = 0
+    with pytest.raises(JournalFullError):
+        while True:
+            accept(j, ("k", count), "p" * 200)
+            count += 1
+
+    assert j.prune_effects(settled_before=clock.now + 1) == count
+
+    for number in range(count // 4):
+        accept(j, ("new", number), "p" * 200)
+    assert j.stats().pruned == count
+    assert list(j.verify()) == []
 
 
 # Readers and runs at the same time

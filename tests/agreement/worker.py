@@ -225,6 +225,7 @@ def fork_use(path: str, *, recipient: str) -> None:
         "effects": lambda: list(j.effects()),
         "history": lambda: j.history("k"),
         "clear_effect": lambda: j.clear_effect("k", reason="r"),
+        "prune_effects": lambda: j.prune_effects(settled_before=1),
         "recover": lambda: j.recover(0, intents=lambda _: []),
         "save_cursor": lambda: j.save_cursor("c", 1),
         "cursor": lambda: j.cursor("c"),
