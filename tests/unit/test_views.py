@@ -476,6 +476,21 @@ def test_row_that_cannot_be_decoded_is_damage(txn: lmdb.Transaction, view: Store
         view.cursor("reader")
 
 
+def test_page_of_effects_ends_early_where_they_are_large(view: StoreView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result may have megabytes: a page holds no more than it needs to go on."""
+    whole = view.effects(frozenset({Phase.ACCEPTED}), prefix=b"", after=b"", limit=100).states
+    monkeypatch.setattr(views, "PAGE_BYTES_MAX", 1)
+    found: list[EffectState] = []
+    after: bytes | None = b""
+    while after is not None:
+        page = view.effects(frozenset({Phase.ACCEPTED}), prefix=b"", after=after, limit=100)
+        assert len(page.states) <= 1
+        found += page.states
+        after = page.through
+
+    assert found == whole != []
+
+
 @pytest.mark.parametrize("position", [1, 2, 4, 31])
 def test_record_that_is_missing_is_found_by_its_gap(txn: lmdb.Transaction, view: StoreView, position: int) -> None:
     """A walk over the log counts."""
