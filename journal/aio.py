@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, queries, recovery, resolution, steps
+from journal._core import compaction, effects, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
@@ -188,12 +188,30 @@ class AsyncJournal(Face):
     def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Committed]:
         """As `Journal.read`, an async iterator."""
         pages = OperationPages(stream, after, limit, self._handle.kind)
-        self._look(queries.check_from(after))
+        self._look(queries.check_from(stream, after))
         return self._each(pages)
 
     async def streams(self) -> list[str]:
         """As `Journal.streams`, awaited."""
         return await self._run(queries.streams())
+
+    async def compact(
+        self, stream: str, through: int, *, past_cursors: Collection[str] = (), past_effects: Collection[Key] = ()
+    ) -> Cursor:
+        """As `Journal.compact`, awaited; cancelled, it has happened or not, as `floor` says."""
+        return await self._run(compaction.compact(stream, through, past_cursors, past_effects))
+
+    async def floor(self, stream: str | None = None) -> Cursor:
+        """As `Journal.floor`, awaited."""
+        return await self._run(compaction.floor(stream))
+
+    async def reset(self, stream: str) -> int:
+        """As `Journal.reset`, awaited."""
+        return await self._run(compaction.reset(stream))
+
+    async def epoch(self, stream: str) -> int:
+        """As `Journal.epoch`, awaited."""
+        return await self._run(compaction.epoch(stream))
 
     async def head(self) -> Cursor:
         """As `Journal.head`, awaited."""

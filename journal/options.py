@@ -46,6 +46,9 @@ PAGE_SCAN_RECORDS: Final = 4_096
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes after which a page of records ends early, so that large operations do not pile up in memory."""
 
+DROP_RECORDS: Final = 1_024
+"""Operations whose payloads a compaction drops in one transaction: others wait for the writer's turn meanwhile."""
+
 MAP_BYTES_DEFAULT: Final = 64 * 1024**3
 """Where the map begins: address space, not disk. Smaller where the process may not have so much."""
 

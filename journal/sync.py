@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, operations, queries, recovery, resolution, steps
+from journal._core import compaction, effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
@@ -146,16 +146,62 @@ class Journal(Face):
 
         Raises:
             InvalidCursorError: `after` is outside the log; at the call.
+            CompactedCursorError: an operation past `after` was compacted; at the call, or later where it is meanwhile.
             InvalidOperationError: today's type does not decode an operation; at that operation.
             CorruptRecordError: a record is damaged; at that record.
         """
         pages = OperationPages(stream, after, limit, self._handle.kind)
-        self._run(queries.check_from(after))
+        self._run(queries.check_from(stream, after))
         return self._each(pages)
 
     def streams(self) -> list[str]:
-        """The names of all streams, sorted by code point."""
+        """The names of all streams, sorted by code point; those that were reset and are empty too."""
         return self._run(queries.streams())
+
+    def compact(
+        self, stream: str, through: int, *, past_cursors: Collection[str] = (), past_effects: Collection[Key] = ()
+    ) -> Cursor:
+        """Drop the content of a stream's operations at or below a position; the stream's floor afterwards.
+
+        What is left of an operation is its place, its identity and its hash: an append that repeats it is answered with
+        `AlreadyCommitted`, sequences and positions go on, and the digest chain holds. From the commit of one record on
+        the operations can no longer be read; their bytes then go in bounded transactions, others' writes in between.
+        Where that was cut off, the next `compact`, of whatever stream, ends it. The file keeps its size and uses the
+        freed pages again. Operations of epochs that have ended are dropped as well.
+
+        Where there is nothing to drop (the floor is there already, or no operation of the stream lies between),
+        nothing is written.
+
+        Args:
+            stream: The stream.
+            through: A position from 1 to the head; the new floor.
+            past_cursors: Names of saved cursors that may lose operations that they have yet to read.
+            past_effects: Keys of unfinished effects whose operations may go.
+
+        Raises:
+            InvalidCompactionError: the stream is unknown, `through` is outside the log, or the compaction would pass an
+                operation that a saved cursor has yet to read, or that has unfinished effects (by `effect_key`).
+            JournalFullError, JournalBusyError, CommitFailedError: `floor` says whether the compaction has happened.
+        """
+        return self._run(compaction.compact(stream, through, past_cursors, past_effects))
+
+    def floor(self, stream: str | None = None) -> Cursor:
+        """The position through which a stream is compacted, or the highest of all streams; 0 where nothing is."""
+        return self._run(compaction.floor(stream))
+
+    def reset(self, stream: str) -> int:
+        """Let a stream begin anew, in a new epoch; its number. Durable when this returns.
+
+        The next operation has sequence 1, every op_id is new, and so are the effects that `effect_key` names; positions
+        go on. Operations from before are no longer read, and remain in the log until a `compact` passes them; records of
+        their effects and saved cursors stay. The stream's floor is 0 again. Of a stream that never had an operation
+        nothing is written, and the epoch is 1.
+        """
+        return self._run(compaction.reset(stream))
+
+    def epoch(self, stream: str) -> int:
+        """The number of a stream's present epoch: 1, and 1 more for each `reset`."""
+        return self._run(compaction.epoch(stream))
 
     def head(self) -> Cursor:
         """The last position of the log; 0 when it is empty."""
@@ -374,6 +420,7 @@ class Journal(Face):
 
         Raises:
             InvalidCursorError: `from_cursor` is outside the log.
+            CompactedCursorError: an operation past it was compacted.
             ValueError, TypeError: an argument or a policy's answer is of no use.
             Exception: what `intents` or a policy raised, and the store's errors. An effect's own failure does not
                 raise: it is `Settled.stopped`.

@@ -13,8 +13,9 @@ import msgspec
 
 from journal._core.keys import check_name
 from journal._core.payloads import NotOfTypeError, ValueRejectedError, decode_value, digest, keep_operation
-from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction
+from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction, View
 from journal.errors import (
+    CompactedCursorError,
     CorruptRecordError,
     IdentityConflictError,
     InvalidCursorError,
@@ -51,9 +52,12 @@ def append(
     drafts = [draft(stream, *_pair(item), kind) for item in operations]
     if not drafts:
         return []
-    answers: list[StoredOperation | Committed] = yield Commit(_decide_append(stream, drafts, actor, expected))
+    answers: list[StoredOperation | Committed | AlreadyCommitted] = yield Commit(
+        _decide_append(stream, drafts, actor, expected)
+    )
     return [
-        answer if isinstance(answer, Committed) else committed_of(answer, kind, is_repeated=True) for answer in answers
+        committed_of(answer, kind, is_repeated=True) if isinstance(answer, StoredOperation) else answer
+        for answer in answers
     ]
 
 
@@ -79,8 +83,8 @@ def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
 
 def _decide_append(
     stream: str, drafts: list[Draft], actor: str, expected: int | None
-) -> Callable[[Transaction], list[StoredOperation | Committed]]:
-    def decide(txn: Transaction) -> list[StoredOperation | Committed]:
+) -> Callable[[Transaction], list[StoredOperation | Committed | AlreadyCommitted]]:
+    def decide(txn: Transaction) -> list[StoredOperation | Committed | AlreadyCommitted]:
         row = txn.stream(stream)
         epoch = 1 if row is None else row.epoch
         known = [None if row is None else txn.identity(stream, epoch, new.op_id) for new in drafts]
@@ -96,11 +100,13 @@ def _decide_append(
         sequence = txn.sequence(stream)
         if fresh and expected is not None and expected != sequence:
             raise SequenceConflictError(stream, sequence, expected)
-        answers: list[StoredOperation | Committed] = []
+        answers: list[StoredOperation | Committed | AlreadyCommitted] = []
         committed: dict[str, Committed] = {}
+        lowest = txn.floor(stream) if any(known) else None
         for new, stored in zip(drafts, known, strict=True):
             if stored is not None:
-                answers.append(stored)
+                is_compacted = lowest is not None and stored.position <= lowest.floor
+                answers.append(_already_committed(stored) if is_compacted else stored)
             elif new.op_id in committed:
                 answers.append(msgspec.structs.replace(committed[new.op_id], repeated=True))
             else:
@@ -115,6 +121,11 @@ def _decide_append(
         return answers
 
     return decide
+
+
+def _already_committed(stored: StoredOperation) -> AlreadyCommitted:
+    head = stored.head
+    return AlreadyCommitted(head.stream, head.sequence, stored.position, head.op_id, head.actor)
 
 
 def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = False) -> Committed:
@@ -212,6 +223,28 @@ def check_cursor(value: int, head: int) -> None:
     """
     if not 0 <= value <= head:
         raise InvalidCursorError(value, head)
+
+
+def check_reach(view: View, stream: str | None, cursor: int) -> None:
+    """Refuse a cursor from which operations cannot be read.
+
+    Raises:
+        InvalidCursorError: it is outside the log.
+        CompactedCursorError: an operation past it was compacted.
+    """
+    check_cursor(cursor, view.head())
+    floors = [row for _, row in view.floors()] if stream is None else [view.floor(stream)]
+    for row in floors:
+        if row is not None and cursor < row.floor:
+            raise CompactedCursorError(cursor, floor_of(view, stream), stream)
+
+
+def floor_of(view: View, stream: str | None) -> int:
+    """The position through which a stream is compacted, or the highest of all streams; 0 where nothing is."""
+    if stream is None:
+        return max((row.through for _, row in view.floors()), default=0)
+    row = view.floor(stream)
+    return 0 if row is None else row.through
 
 
 def check_limit(limit: Any) -> None:

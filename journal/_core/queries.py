@@ -8,7 +8,15 @@ from typing import Any, Final, Protocol, TypeVar
 
 from journal._core.keys import key_form, prefix_form
 from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
-from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
+from journal._core.operations import (
+    check_cursor,
+    check_cursor_type,
+    check_limit,
+    check_reach,
+    check_stream,
+    committed_of,
+    page,
+)
 from journal._core.requests import DeadlineError, EffectPage, Pause, Read, Steps, StoredOperation, View
 from journal.options import PAGE_RECORDS, WAIT_STEP_SECONDS_MAX
 from journal.records import Phase
@@ -151,15 +159,15 @@ def head() -> Steps[int]:
     return position
 
 
-def check_from(cursor: Any) -> Steps[None]:
-    """Refuse a cursor that is not of this journal.
+def check_from(stream: str | None, cursor: Any) -> Steps[None]:
+    """Refuse a cursor from which operations cannot be read.
 
     Raises:
         TypeError: it is no integer.
-        InvalidCursorError: it is outside the log.
+        InvalidCursorError, CompactedCursorError: as `check_reach`.
     """
     check_cursor_type(cursor)
-    check_cursor(cursor, (yield from head()))
+    yield Read(lambda view: check_reach(view, stream, cursor))
 
 
 def wait(after: Any, timeout: Any) -> Steps[Cursor]:

@@ -16,13 +16,13 @@ from journal._core.effects import Begun, EffectCall, Outcome, check_binding, eff
 from journal._core.ledger import PASSED, EffectChange, EffectState, advance, record_of, withdraw
 from journal._core.operations import (
     check_count,
-    check_cursor,
     check_cursor_type,
     check_limit,
     check_stream,
     committed_of,
     page,
 )
+from journal._core.queries import check_from
 from journal._core.requests import (
     Ask,
     Await,
@@ -88,8 +88,7 @@ def recover(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function of cursor and head, not {progress!r}")
     from_cursor = int(from_cursor)
-    head: int = yield Read(lambda view: view.head())
-    check_cursor(from_cursor, head)
+    yield from check_from(stream, from_cursor)
     pages = _Pages(stream, from_cursor, kind)
     if concurrency == 1:
         walker = walk(from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from journal.errors import Key
     from journal.records import (
         CursorRow,
+        DroppingRow,
         EffectEntry,
         FloorRow,
         Guarantee,
@@ -97,8 +98,20 @@ class View(Protocol):
     def floor(self, name: str) -> FloorRow | None:
         """Through which position a stream's epoch is compacted; `None` where it is not."""
 
+    def floors(self) -> list[tuple[str, FloorRow]]:
+        """The streams that are compacted, by code point, and through where."""
+
+    def dropping(self, name: str) -> DroppingRow | None:
+        """The payloads of a stream that a compaction has yet to drop."""
+
+    def droppings(self) -> list[str]:
+        """The streams of which payloads are yet to be dropped."""
+
     def snapshot(self, name: str) -> SnapshotRow | None:
         """A stream's kept state; `None` where none was kept."""
+
+    def last_operation(self, name: str, through: int) -> int:
+        """The position of a stream's last operation up to a position, in whatever epoch; 0 where there is none."""
 
     def sequence(self, name: str) -> int:
         """The last sequence of the stream's epoch; 0 when it is empty."""
@@ -107,10 +120,17 @@ class View(Protocol):
         """The operation that has this op_id in an epoch of the stream."""
 
     def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
-        """A bounded page of operations past a position, in log order."""
+        """A bounded page of operations past a position, in log order: of each stream those of its present epoch.
+
+        Raises:
+            CompactedCursorError: one of them was compacted.
+        """
 
     def cursor(self, name: str) -> CursorRow | None:
         """A saved cursor."""
+
+    def saved_cursors(self) -> list[tuple[str, CursorRow]]:
+        """All saved cursors, by name."""
 
     def restored(self) -> RestoredRow | None:
         """What a copy's file says of itself; `None` in a journal that is none."""
@@ -133,6 +153,15 @@ class Transaction(View, Protocol):
 
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         """Put a stream's kept state in the place of the one before."""
+
+    def save_dropping(self, name: str, row: DroppingRow | None) -> None:
+        """Note which payloads of a stream are yet to be dropped; `None`: no more."""
+
+    def drop_payloads(self, name: str, after: int, through: int) -> int:
+        """Drop the payloads of a stream's next operations past `after`, a bounded number; the position reached.
+
+        That is `through` where none is left. A record that is damaged is left as it is.
+        """
 
 
 class Read(msgspec.Struct, frozen=True):

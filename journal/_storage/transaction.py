@@ -9,14 +9,18 @@ import contextlib
 from typing import Final
 
 import lmdb
+import msgspec
 
 from journal._core.ledger import INTENT, UNFINISHED as UNFINISHED_PHASES
 from journal._storage import layout
 from journal._storage.owners import Owner
-from journal._storage.views import StoreView, decode_owner, encode
+from journal._storage.views import StoreView, decode_owner, decode_record, encode
+from journal.errors import CorruptRecordError
+from journal.options import DROP_RECORDS, PAGE_BYTES_MAX
 from journal.records import (
     CompactionRecord,
     CursorRow,
+    DroppingRow,
     EffectEntry,
     FloorRow,
     LogRecord,
@@ -77,6 +81,52 @@ class StoreTransaction(StoreView):
         """Put a stream's kept state in the place of the one before."""
         self._put_row(layout.SNAPSHOT + name.encode(), encode(row))
 
+    def save_dropping(self, name: str, row: DroppingRow | None) -> None:
+        """Put the row of payloads that are yet to be dropped, or take it away."""
+        key = layout.DROPPING + name.encode()
+        if row is None:
+            self._delete_row(key)
+        else:
+            self._put_row(key, encode(row))
+
+    def drop_payloads(self, name: str, after: int, through: int) -> int:
+        """Drop the payloads of a stream's next operations; the position reached.
+
+        Raises:
+            CorruptRecordError: the index is damaged, or names a record that is not in the log.
+        """
+        prefix = layout.stream_prefix(name)
+        positions: list[int] = []
+        for key, value in self._scan(prefix + layout.pack_u64(after + 1), prefix):
+            self._check_row(key, value)
+            positions.append(layout.unpack_u64(key[-8:]))
+            if positions[-1] > through or len(positions) > DROP_RECORDS:
+                break
+        size = 0
+        for index, position in enumerate(positions):
+            if position > through:
+                return through
+            if index == DROP_RECORDS or size >= PAGE_BYTES_MAX:
+                return position - 1
+            size += self._drop_payload(name, position)
+        return through
+
+    def _drop_payload(self, name: str, position: int) -> int:
+        """Keep of an operation's record all that the chain and its identity need; how many bytes that freed."""
+        try:
+            parts = layout.unframe(position, self._log_value(position))
+            head = decode_record(parts.head)
+        except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError):
+            return 0  # `verify` finds it as it is
+        if not isinstance(head, OperationRecord) or head.stream != name:
+            raise CorruptRecordError(position, f"the index has it for stream {name!r}", stream=name)
+        if parts.payload:
+            key = layout.log_key(position)
+            if not self._txn.put(key, layout.frame(position, parts.digest, parts.head, b"")):
+                raise _refused(key[:1])
+            self.has_changes = True
+        return len(parts.payload)
+
     def _drop_old_row(self, entry: EffectEntry) -> None:
         """An effect has one index row, in one of two tables: take it out of the other one."""
         other = layout.SETTLED if entry.phase in UNFINISHED_PHASES else layout.UNFINISHED
@@ -122,7 +172,7 @@ def index_rows(position: int, record: LogRecord) -> list[tuple[bytes, bytes]]:
             rows.append((layout.STREAM + record.stream.encode(), encode(_FIRST_EPOCH)))
         return rows
     if isinstance(record, CompactionRecord):
-        return [(layout.FLOOR + record.stream.encode(), encode(FloorRow(record.floor, position)))]
+        return [(layout.FLOOR + record.stream.encode(), encode(FloorRow(record.floor, position, record.through)))]
     if isinstance(record, ResetRecord):
         return [(layout.STREAM + record.stream.encode(), encode(StreamRow(record.epoch, position)))]
     if isinstance(record, PrunedRecord):

@@ -18,10 +18,11 @@ from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState
 from journal._core.payloads import digest
 from journal._core.requests import EffectPage, OperationPage, StoredOperation
 from journal._storage import layout
-from journal.errors import CorruptRecordError, Key
+from journal.errors import CompactedCursorError, CorruptRecordError, Key
 from journal.options import PAGE_BYTES_MAX, PAGE_SCAN_RECORDS
 from journal.records import (
     CursorRow,
+    DroppingRow,
     EffectEntry,
     FloorRow,
     LogRecord,
@@ -45,9 +46,11 @@ decode_owner: Final = msgspec.msgpack.Decoder(OwnerRow).decode
 encode: Final = msgspec.msgpack.Encoder().encode
 
 _OPERATION_TAG: Final = 1
+_POSITION_MAX: Final = 2**64 - 1
 _PASSED: Final = 0
 """In the place of a position: nothing was found up to here."""
 
+_NO_FLOOR: Final = FloorRow(0, 0)
 _DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
 
 
@@ -132,9 +135,25 @@ class StoreView:
         """Through which position a stream's epoch is compacted."""
         return self.row(layout.FLOOR + name.encode(), FloorRow)
 
+    def floors(self) -> list[tuple[str, FloorRow]]:
+        """The streams that are compacted, and through where."""
+        return self._named_rows(layout.FLOOR, FloorRow)
+
+    def dropping(self, name: str) -> DroppingRow | None:
+        """The payloads of a stream that a compaction has yet to drop."""
+        return self.row(layout.DROPPING + name.encode(), DroppingRow)
+
+    def droppings(self) -> list[str]:
+        """The streams of which payloads are yet to be dropped."""
+        return [key[1:].decode() for key, _ in self.rows(layout.DROPPING)]
+
     def snapshot(self, name: str) -> SnapshotRow | None:
         """A stream's kept state."""
         return self.row(layout.SNAPSHOT + name.encode(), SnapshotRow)
+
+    def last_operation(self, name: str, through: int) -> int:
+        """The position of a stream's last operation up to a position, in whatever epoch."""
+        return self._last_operation(name, through + 1)[0]
 
     def first_position(self, name: str) -> int:
         """The position of the stream's first operation.
@@ -152,21 +171,23 @@ class StoreView:
         row = self.stream(name)
         if row is None:
             return 0
+        position, content = self._last_operation(name, _POSITION_MAX)
+        return layout.unpack_u64(content) if position > row.epoch_position else 0
+
+    def _last_operation(self, name: str, before: int) -> tuple[int, bytes]:
+        """The position of a stream's last operation before one, and what its row says; 0 where there is none."""
         prefix = layout.stream_prefix(name)
         with self._txn.cursor() as cursor:
-            found = _moved(cursor.set_range, prefix + b"\xff" * 8)
+            found = _moved(cursor.set_range, prefix + layout.pack_u64(before))
             if found:
                 self._check_edge(cursor, prefix)
             if not _moved(cursor.prev if found else cursor.last):
-                return 0
+                return 0, b""
             key, value = _item(cursor)
             if not key.startswith(prefix):
                 self._check_edge(cursor, prefix)
-                return 0
-        content = self._check_row(key, value)
-        if layout.unpack_u64(key[-8:]) <= row.epoch_position:
-            return 0
-        return layout.unpack_u64(content)
+                return 0, b""
+        return layout.unpack_u64(key[-8:]), self._check_row(key, value)
 
     def identity(self, name: str, epoch: int, op_id: str) -> StoredOperation | None:
         """The operation that has this op_id in an epoch of the stream."""
@@ -180,7 +201,8 @@ class StoreView:
 
     def operation(self, position: int) -> StoredOperation:
         """The operation at this position."""
-        return self._stored(position, self.frame(position))
+        parts = self.frame(position)
+        return self._stored(position, _operation_head(position, parts), parts.payload)
 
     def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
         """A bounded page of operations past a position, in log order."""
@@ -190,6 +212,7 @@ class StoreView:
         row = self.stream(stream)
         if row is None:
             return OperationPage([], after, True)
+        lowest = self._floor(stream)
         prefix = layout.stream_prefix(stream)
         found: list[StoredOperation] = []
         size = 0
@@ -197,6 +220,8 @@ class StoreView:
         for key, value in self._scan(prefix + layout.pack_u64(first), prefix):
             sequence = layout.unpack_u64(self._check_row(key, value))
             position = layout.unpack_u64(key[-8:])
+            if position <= lowest.floor:
+                raise CompactedCursorError(after, lowest.through, stream)
             stored = self.operation(position)
             if stored.head.stream != stream or stored.head.sequence != sequence:
                 raise CorruptRecordError(position, f"the index has it for stream {stream!r}", stream=stream)
@@ -210,40 +235,65 @@ class StoreView:
         found: list[StoredOperation] = []
         size = 0
         position = after
+        standings: dict[str, tuple[int, int]] = {}
         for position, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), after + 1):
             if layout.position_of(key) != position:
                 raise CorruptRecordError(position, "it is missing from the log")
-            stored = self._operation_or_none(position, value)
+            stored = self._operation_or_none(position, value, standings)
             if stored is not None:
+                if position <= standings[stored.head.stream][1]:
+                    raise CompactedCursorError(after, max(row.through for _, row in self.floors()))
                 found.append(stored)
                 size += stored.head.payload_bytes
             if len(found) >= limit or size >= PAGE_BYTES_MAX or position - after >= PAGE_SCAN_RECORDS:
                 return OperationPage(found, position, False)
         return OperationPage(found, position, True)
 
-    def _operation_or_none(self, position: int, value: bytes) -> StoredOperation | None:
+    def _operation_or_none(
+        self, position: int, value: bytes, standings: dict[str, tuple[int, int]]
+    ) -> StoredOperation | None:
+        """The operation at a position, where there is one, of its stream's present epoch."""
         try:
             parts = layout.unframe(position, value)
         except layout.DamagedRowError as error:
             # A damaged record blocks its own stream or key, not the journal: whose it is, the indexes know.
             for name in self.streams():
-                if self._get(layout.stream_prefix(name) + layout.pack_u64(position)) is not None:
+                row = self.stream(name)
+                has_it = self._get(layout.stream_prefix(name) + layout.pack_u64(position)) is not None
+                if has_it and row is not None and position > row.epoch_position:
                     raise CorruptRecordError(position, str(error), stream=name) from error
             return None
         if parts.head[1] != _OPERATION_TAG:
             return None
-        return self._stored(position, parts)
+        head = _operation_head(position, parts)
+        standing = standings.get(head.stream)
+        if standing is None:
+            key = layout.STREAM + head.stream.encode()
+            content = self.content(key)
+            if content is None:
+                raise CorruptRecordError(position, "its stream has no row", stream=head.stream)
+            epoch = decode_row(key, content, StreamRow).epoch
+            standing = standings[head.stream] = epoch, self._floor(head.stream).floor
+        return None if head.epoch < standing[0] else self._stored(position, head, parts.payload)
 
-    def _stored(self, position: int, parts: Frame) -> StoredOperation:
-        try:
-            head = decode_record(parts.head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
-        if not isinstance(head, OperationRecord):
-            raise CorruptRecordError(position, "it is no operation")
-        if len(parts.payload) != head.payload_bytes:
-            raise CorruptRecordError(position, "its payload has another length", stream=head.stream)
-        return StoredOperation(position, head, parts.payload)
+    def _stored(self, position: int, head: OperationRecord, payload: bytes) -> StoredOperation:
+        if len(payload) != head.payload_bytes:
+            if payload:
+                raise CorruptRecordError(position, "its payload has another length", stream=head.stream)
+            if not self._may_be_dropped(position, head):
+                raise CorruptRecordError(position, "its payload is missing", stream=head.stream)
+        return StoredOperation(position, head, payload)
+
+    def _may_be_dropped(self, position: int, head: OperationRecord) -> bool:
+        """Whether the journal may have dropped an operation's payload: by a compaction of this epoch, or of another."""
+        row = self.stream(head.stream)
+        return position <= self._floor(head.stream).floor or (row is not None and head.epoch < row.epoch)
+
+    def _floor(self, name: str) -> FloorRow:
+        """Where a stream is compacted; that it is not need not be believed, since what is there is given as it was."""
+        key = layout.FLOOR + name.encode()
+        content = self.content(key)
+        return _NO_FLOOR if content is None else decode_row(key, content, FloorRow)
 
     # --- effects and steps -------------------------------------------------------------------------------------
 
@@ -371,6 +421,10 @@ class StoreView:
         """A saved cursor."""
         return self.row(layout.CURSOR + name.encode(), CursorRow)
 
+    def saved_cursors(self) -> list[tuple[str, CursorRow]]:
+        """All saved cursors."""
+        return self._named_rows(layout.CURSOR, CursorRow)
+
     def owner(self, owner: int) -> OwnerRow | None:
         """Who an owner is."""
         return self.row(layout.OWNER + layout.pack_u64(owner), OwnerRow)
@@ -380,12 +434,7 @@ class StoreView:
     def row(self, key: bytes, kind: type[R]) -> R | None:
         """A row outside the log, decoded."""
         value = self._search(key, None)
-        if value is None:
-            return None
-        try:
-            return msgspec.msgpack.decode(self._check_row(key, value), type=kind)
-        except msgspec.DecodeError as error:
-            raise CorruptRecordError(None, f"a row of {layout.TABLES[key[:1]]}: {error}") from error
+        return None if value is None else decode_row(key, self._check_row(key, value), kind)
 
     def content(self, key: bytes) -> bytes | None:
         """The content of a row outside the log."""
@@ -396,6 +445,9 @@ class StoreView:
         """All rows of a small table, key and content."""
         for key, value in self._scan(prefix, prefix):
             yield key, self._check_row(key, value)
+
+    def _named_rows(self, prefix: bytes, kind: type[R]) -> list[tuple[str, R]]:
+        return [(key[1:].decode(), decode_row(key, content, kind)) for key, content in self.rows(prefix)]
 
     def page_of_rows(self, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Rows of every table but the log past a key, as they are: for counting and verifying."""
@@ -506,6 +558,28 @@ class StoreView:
             raise _damaged_page(error) from error
         found: bytes | None = value
         return found
+
+
+def _operation_head(position: int, parts: Frame) -> OperationRecord:
+    try:
+        head = decode_record(parts.head)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
+    if not isinstance(head, OperationRecord):
+        raise CorruptRecordError(position, "it is no operation")
+    return head
+
+
+def decode_row(key: bytes, content: bytes, kind: type[R]) -> R:
+    """The content of a row outside the log, decoded.
+
+    Raises:
+        CorruptRecordError: it is of another kind.
+    """
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptRecordError(None, f"a row of {layout.TABLES[key[:1]]}: {error}") from error
 
 
 def _key_or_none(form: bytes | None) -> Key | None:

@@ -324,7 +324,7 @@ def test_cursor_of_the_log_is_taken(cursor: int) -> None:
     memory = Memory()
     memory.put_operation("1")
 
-    assert Play(queries.check_from(cursor), memory).run(Read).is_done
+    assert Play(queries.check_from(None, cursor), memory).run(Read).is_done
 
 
 @pytest.mark.parametrize("cursor", [-1, 2])
@@ -334,7 +334,7 @@ def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
     memory.put_operation("1")
 
     with pytest.raises(InvalidCursorError) as caught:
-        Play(queries.check_from(cursor), memory).finish()
+        Play(queries.check_from(None, cursor), memory).finish()
 
     assert (caught.value.cursor, caught.value.head) == (cursor, 1)
 
@@ -343,7 +343,7 @@ def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
 def test_cursor_of_another_type_is_refused(cursor: Any) -> None:
     """Before anything is asked."""
     with pytest.raises(TypeError, match="a cursor is an int"):
-        next(queries.check_from(cursor))
+        next(queries.check_from(None, cursor))
 
 
 @pytest.mark.parametrize("protocol", [queries.record, queries.history])

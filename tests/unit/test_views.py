@@ -562,16 +562,30 @@ def test_damaged_event_of_an_effect_does_not_block_reading(txn: lmdb.Transaction
     assert outcome(of_key(("orders", 1, "order-7", "mail")), view) is CorruptRecordError
 
 
-@pytest.mark.parametrize("key", [key for key in GOLDEN if key[:1] != layout.LOG], ids=name_of)
+@pytest.mark.parametrize("key", [key for key in GOLDEN if key[:1] not in (layout.LOG, layout.STREAM)], ids=name_of)
 def test_damaged_index_row_does_not_block_the_log(
     txn: lmdb.Transaction, view: StoreView, sound: dict[str, Any], key: bytes
 ) -> None:
-    """A walk over all streams reads the log alone: whatever index row is damaged, it goes on."""
+    """A walk over all streams reads the log and the streams' rows alone: whatever other row is damaged, it goes on."""
     value = GOLDEN[key]
     txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
 
     assert view.head() == HEAD
     assert operations(view, None) == sound["all operations"]
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_operation_of_a_stream_whose_row_is_damaged_is_not_given(
+    txn: lmdb.Transaction, view: StoreView, is_gone: bool
+) -> None:
+    """The row alone says whether the stream was reset; those before it are given."""
+    key = layout.STREAM + "lieferungen-é".encode()
+    txn.put(key, GOLDEN[key][:-1] + bytes([GOLDEN[key][-1] ^ 1]))
+    if is_gone:
+        txn.delete(key)
+
+    assert [stored.position for stored in view.operations(None, 0, 1).operations] == [1]
+    assert outcome(lambda view: operations(view, None), view) is CorruptRecordError
 
 
 @pytest.mark.parametrize("position", [position for position in range(1, HEAD + 1) if position not in (1, 2, 3, 32)])
