@@ -57,14 +57,12 @@ def compact(
     forms = [key_form(key) for key in _each(past_effects, "past_effects")]
     order = _Order(stream, int(through), frozenset(names), frozenset(forms))
     yield from _drop_what_is_left()
-    is_decided = False
-    while not is_decided:
-        kept: SnapshotRow | None = None
-        if snapshot is not None:
-            plan: _Plan | None = yield Read(partial(_plan, order=order))
-            if plan is not None and plan.drops_present:
-                kept = yield from snapshot(stream)
-        is_decided = yield Commit(_decide(order, kept, needs_state=snapshot is not None))
+    kept: SnapshotRow | None = None
+    if snapshot is not None:
+        plan: _Plan | None = yield Read(partial(_plan, order=order))
+        if plan is not None and plan.drops_present:
+            kept = yield from snapshot(stream)
+    yield Commit(_decide(order, kept))
     yield from _drop(stream)
     return (yield from floor(stream))
 
@@ -75,19 +73,18 @@ def _each(items: Any, name: str) -> Iterable[Any]:
     return items
 
 
-def _decide(order: _Order, kept: SnapshotRow | None, *, needs_state: bool) -> Callable[[Transaction], bool]:
-    def decide(txn: Transaction) -> bool:
+def _decide(order: _Order, kept: SnapshotRow | None) -> Callable[[Transaction], None]:
+    def decide(txn: Transaction) -> None:
         plan = _plan(txn, order)
         if plan is None:
-            return True
-        if plan.drops_present and needs_state:
-            if kept is None or kept.epoch != plan.epoch or kept.position < plan.floor:
-                return False  # others went on meanwhile: what they appended is to be in the state that is kept
-            txn.save_snapshot(order.stream, msgspec.structs.replace(kept, at=txn.at))
-        after, pending = floor_of(txn, order.stream), txn.dropping(order.stream)
-        txn.append(CompactionRecord(order.stream, plan.epoch, plan.floor, txn.at, order.through))
-        txn.save_dropping(order.stream, DroppingRow(after if pending is None else pending.after, order.through))
-        return True
+            return
+        stream, through = order.stream, order.through
+        if kept is not None and plan.drops_present:
+            # All that goes was in the log before the state was read, and is in it. After a reset none of it is present.
+            txn.save_snapshot(stream, msgspec.structs.replace(kept, at=txn.at))
+        left = txn.dropping(stream) or DroppingRow(floor_of(txn, stream), through)
+        txn.append(CompactionRecord(stream, plan.epoch, plan.floor, txn.at, through))
+        txn.save_dropping(stream, DroppingRow(left.after, max(left.through, through)))
 
     return decide
 
