@@ -21,8 +21,8 @@ from journal.errors import (
     SequenceConflictError,
 )
 from journal.options import ACTOR_BYTES_MAX, OP_ID_BYTES_MAX, PAGE_RECORDS, STREAM_BYTES_MAX, VALUE_BYTES_MAX
-from journal.records import CursorRow, OperationRecord
-from journal.values import Committed, Cursor
+from journal.records import CompactionRecord, CursorRow, OperationRecord
+from journal.values import AlreadyCommitted, Committed, Cursor
 from tests.unit.support import START, Memory, Play
 
 
@@ -161,6 +161,23 @@ def test_op_id_twice_with_another_payload_is_a_conflict() -> None:
 
     assert caught.value.position == 0
     assert memory.head() == 1
+
+
+def test_compacted_operation_is_answered_without_its_content() -> None:
+    """Before any policy; another payload or actor is a conflict as before, and what is not compacted comes whole."""
+    memory = Memory()
+    append(memory, ("1", "a"), ("2", "b"), actor="me")
+    memory.append(CompactionRecord("s", 1, 1, START, 1))
+
+    answers = append(memory, ("1", "a"), ("2", "b"), ("1", "a"), actor="me", expected=7)
+
+    assert answers[0] == answers[2] == AlreadyCommitted("s", 1, 1, "1", "me")
+    assert answers[1] == Committed("s", 2, 2, "2", "me", NOW, "b", repeated=True)
+    for pair, actor in ((("1", "other"), "me"), (("1", "a"), "you")):
+        with pytest.raises(IdentityConflictError) as caught:
+            append(memory, pair, ("3", "c"), actor=actor)
+        assert caught.value.position == 1
+    assert memory.head() == 3
 
 
 def test_new_and_repeated_operations_share_one_append() -> None:

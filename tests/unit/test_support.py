@@ -10,16 +10,19 @@ from typing import Any, Final
 
 import pytest
 
+from journal._core.compaction import compact, reset
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.operations import append
-from journal._core.requests import Enter, OperationPage, StoredOperation
+from journal._core.requests import Commit, Enter, OperationPage, Read, StoredOperation
 from journal._storage.group import Entry
-from journal.errors import JournalError, Key
-from journal.records import CursorRow, Guarantee, Phase, StepRecord, Via
+from journal.errors import CompactedCursorError, JournalError, Key
+from journal.records import CursorRow, DroppingRow, Guarantee, OperationRecord, Phase, StepRecord, Via
 from tests.unit.support import OWN, START, Memory, Play, open_store
 
 KEYS: Final[list[Key]] = ["a", "ab", "b", ("a",), ("a", 1), ("a", "x\x00"), "k" * 600 + "1", "k" * 600 + "2", "k" * 509]
+NOTHING: Final = OperationRecord("", 0, 0, "", "", 0, b"", 0)
+"""In the place of operations that were compacted."""
 STREAMS: Final = ("s", "st", "é")
 PHASES: Final = (
     frozenset(Phase) - {Phase.CLEARED},
@@ -68,7 +71,34 @@ def decisions() -> list[Callable[[Any], Any]]:
     found.append(lambda txn: txn.append(StepRecord(key_form("step"), txn.at, b"[1]")))
     found.append(lambda txn: txn.save_cursor("reader", CursorRow(3, "s", txn.at)))
     found.append(lambda txn: txn.head())
+    found.extend(compactions())
     return found
+
+
+def compactions() -> Iterator[Callable[[Any], Any]]:
+    """Decisions that compact, reset and fill streams, and drop what is to be dropped."""
+    for stream, through in (("s", 3), ("é", 30), ("s", 3)):
+        yield from committing(compact(stream, through, ["reader"], []))
+    yield from committing(compact("st", 99, (), ()))
+    yield from committing(reset("s"))
+    yield from committing(append("s", [("op-0", {"n": 0}), ("op-2", "another")], "me", None, None))
+    yield lambda txn: txn.save_dropping("st", DroppingRow(2, 4))
+    yield from committing(compact("s", 37, ["reader"], ()))
+    yield lambda txn: txn.save_dropping("é", DroppingRow(1, 2))
+    yield lambda txn: txn.drop_payloads("é", 1, 2)
+    yield from committing(reset("none"))
+
+
+def committing(protocol: Any) -> Iterator[Callable[[Any], Any]]:
+    """The decisions that a protocol asks for, none of which it is told to go on with for ever."""
+    request = next(protocol)
+    while True:
+        if isinstance(request, Commit):
+            yield request.decide
+        try:
+            request = protocol.send([] if isinstance(request, Read) else None)
+        except (StopIteration, TypeError):
+            return
 
 
 def answers(view: Any) -> dict[str, Any]:
@@ -78,6 +108,9 @@ def answers(view: Any) -> dict[str, Any]:
         "streams": view.streams(),
         "steps": [view.step(key_form(key)) for key in ("step", "a")],
         "cursors": [view.cursor(name) for name in ("reader", "s")],
+        "saved cursors": view.saved_cursors(),
+        "floors": view.floors(),
+        "droppings": view.droppings(),
         "events": [view.effect_entry(state.position) for state in effects(view)],
         "operations": pages(view, None, 2),
     }
@@ -95,6 +128,8 @@ def answers(view: Any) -> dict[str, Any]:
             view.sequence(stream),
             [view.identity(stream, epoch, op_id) for epoch in (1, 2) for op_id in ("op-0", "op-2", "new", "none")],
             [pages(view, stream, limit) for limit in (1, 3)],
+            [view.last_operation(stream, through) for through in (0, 3, 4, 8, 99)],
+            (view.floor(stream), view.dropping(stream), view.snapshot(stream)),
         )
     return found
 
@@ -111,7 +146,12 @@ def pages(view: Any, stream: str | None, limit: int) -> list[StoredOperation]:
     found: list[StoredOperation] = []
     page = OperationPage([], 0, ended=False)
     while not page.ended:
-        page = view.operations(stream, page.through, limit)
+        try:
+            page = view.operations(stream, page.through, limit)
+        except CompactedCursorError as error:
+            # What is gone is no other's: it goes on from the floor.
+            page = OperationPage([], error.floor, ended=False)
+            found.append(StoredOperation(error.floor, NOTHING, b""))
         assert len(page.operations) <= limit
         found += page.operations
     return found
@@ -139,6 +179,7 @@ def test_memory_says_what_the_store_says(tmp_path: Path) -> None:
         assert (theirs.answer if isinstance(theirs, Entry) else theirs) == ours
         assert store.read(answers) == answers(memory)
     assert memory.head() > 20
+    assert [name for name, _ in memory.floors()] == ["s", "é"]
     store.close()
 
 
