@@ -360,6 +360,12 @@ def wait_for_ever(path: str, *, recipient: str) -> None:
             time.sleep(0)
 
 
+def compact(path: str, *, recipient: str, stream: str, through: int) -> None:
+    """Compacts a stream."""
+    with journal.open(path) as j:
+        say("compacted", floor=j.compact(stream, through))
+
+
 SCENARIOS: dict[str, Callable[..., None]] = {
     "call": call,
     "append": append,
@@ -374,6 +380,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     "begin_anew": begin_anew,
     "try_values": try_values,
     "wait_for_ever": wait_for_ever,
+    "compact": compact,
 }
 
 if __name__ == "__main__":
