@@ -123,6 +123,8 @@ class Finding(msgspec.Struct, frozen=True):
 class Stats(msgspec.Struct, frozen=True):
     """The size of a journal: counts of what it holds, bytes on disk, and how this handle's commits were shared.
 
+    `operations` counts those of the log, compacted ones and those from before a `reset` too.
+
     `commits` and `entries` count since the handle was opened; `entries / commits` is the mean size of a group.
     """
 

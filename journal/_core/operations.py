@@ -233,7 +233,10 @@ def check_reach(view: View, stream: str | None, cursor: int) -> None:
         CompactedCursorError: an operation past it was compacted.
     """
     check_cursor(cursor, view.head())
-    floors = [row for _, row in view.floors()] if stream is None else [view.floor(stream)]
+    try:
+        floors = [row for _, row in view.floors()] if stream is None else [view.floor(stream)]
+    except CorruptRecordError:
+        return  # it blocks its own stream, and a page that comes to that tells it
     for row in floors:
         if row is not None and cursor < row.floor:
             raise CompactedCursorError(cursor, floor_of(view, stream), stream)

@@ -6,6 +6,7 @@ from LMDB's search. So a miss looks at both neighbours before it is believed (`_
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -140,12 +141,19 @@ class StoreView:
         return self._named_rows(layout.FLOOR, FloorRow)
 
     def dropping(self, name: str) -> DroppingRow | None:
-        """The payloads of a stream that a compaction has yet to drop."""
-        return self.row(layout.DROPPING + name.encode(), DroppingRow)
+        """The payloads of a stream that a compaction has yet to drop; a miss costs bytes at most, and is believed."""
+        key = layout.DROPPING + name.encode()
+        content = self.content(key)
+        return None if content is None else decode_row(key, content, DroppingRow)
 
     def droppings(self) -> list[str]:
-        """The streams of which payloads are yet to be dropped."""
-        return [key[1:].decode() for key, _ in self.rows(layout.DROPPING)]
+        """The streams of which payloads are yet to be dropped; a damaged row is its own stream's to tell."""
+        found: list[str] = []
+        for key, value in self._scan(layout.DROPPING, layout.DROPPING):
+            with contextlib.suppress(layout.DamagedRowError):
+                layout.unseal(key, value)
+                found.append(key[1:].decode())
+        return found
 
     def snapshot(self, name: str) -> SnapshotRow | None:
         """A stream's kept state."""

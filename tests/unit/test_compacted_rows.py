@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from journal._core import compaction
+from journal._core.operations import check_reach
 from journal._core.payloads import digest
 from journal._storage import layout, transaction
 from journal._storage.store import Store
@@ -258,6 +259,39 @@ def test_row_of_what_is_left_comes_and_goes(txn: StoreTransaction) -> None:
     assert (txn.droppings(), txn.dropping("s")) == (["s", "t"], DroppingRow(2, 8))
     txn.save_dropping("s", None)
     assert (txn.droppings(), txn.dropping("s")) == (["t"], None)
+
+
+def test_damaged_row_of_what_is_left_holds_up_its_own_stream(raw: lmdb.Transaction, txn: StoreTransaction) -> None:
+    """And no compaction of another."""
+    put(raw, DROPPING_S, DroppingRow(2, 8))
+    raw.put(DROPPING_S, bytes(raw.get(DROPPING_S) or b"")[:-1] + b"\x00")
+    txn.save_dropping("t", DroppingRow(0, 5))
+
+    assert txn.droppings() == ["t"]
+    with pytest.raises(CorruptRecordError):
+        txn.dropping("s")
+    assert run(txn, compaction.compact("t", 5, (), ())) == 5
+    assert txn.droppings() == []
+
+
+def test_damaged_floor_blocks_its_own_stream(raw: lmdb.Transaction, txn: StoreTransaction) -> None:
+    """A reader of all streams is told where it comes to one of its operations; the highest floor nobody knows."""
+    raw.put(FLOOR_S, bytes(raw.get(FLOOR_S) or b"")[:-1] + b"\x00")
+    append(txn, "u", 1, 1)
+
+    check_reach(txn, None, 0)
+    check_reach(txn, "s", 8)
+    check_reach(txn, "u", 0)
+    assert [stored.position for stored in txn.operations("u", 0, 10).operations] == [HEAD + 1]
+    assert [stored.position for stored in txn.operations(None, 10, 10).operations] == [HEAD + 1]
+    for look in (
+        lambda: txn.operations(None, 8, 10),
+        lambda: txn.operations("s", 8, 10),
+        lambda: run(txn, compaction.floor(None)),
+        lambda: run(txn, compaction.compact("s", 9, (), ())),
+    ):
+        with pytest.raises(CorruptRecordError):
+            look()
 
 
 def test_reset_takes_floor_and_snapshot_away(txn: StoreTransaction) -> None:
