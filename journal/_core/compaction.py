@@ -16,8 +16,8 @@ from journal._core.keys import check_name, key_form, key_of, prefix_form
 from journal._core.ledger import UNFINISHED
 from journal._core.operations import check_stream, floor_of
 from journal._core.requests import Commit, Read, Steps, Transaction, View
-from journal.errors import CorruptRecordError, InvalidCompactionError, Key
-from journal.options import PAGE_RECORDS, STREAM_BYTES_MAX
+from journal.errors import CorruptRecordError, InvalidCompactionError, JournalFullError, Key
+from journal.options import DROP_RECORDS, PAGE_RECORDS, PROOF_BYTES_MAX, STREAM_BYTES_MAX
 from journal.records import CompactionRecord, DroppingRow, ResetRecord, SnapshotRow
 from journal.values import Cursor
 
@@ -62,7 +62,9 @@ def compact(
         plan: _Plan | None = yield Read(partial(_plan, order=order))
         if plan is not None and plan.drops_present:
             kept = yield from snapshot(stream)
-    yield Commit(_decide(order, kept))
+    # It makes room: where there is none for anything new it may use what is kept for outcomes, unless it needs much.
+    makes_room = kept is None or len(kept.state) <= PROOF_BYTES_MAX
+    yield Commit(_decide(order, kept), settles=makes_room)
     yield from _drop(stream)
     return (yield from floor(stream))
 
@@ -169,12 +171,21 @@ def _drop_what_is_left() -> Steps[None]:
 
 
 def _drop(stream: str) -> Steps[None]:
-    """Drop the payloads of a stream that a compaction left to be dropped."""
-    while (yield Commit(partial(_drop_some, stream=stream))):
-        pass
+    """Drop the payloads of a stream that a compaction left to be dropped; where it is full, fewer at once.
+
+    A transaction writes its pages anew before the old ones are free, and the next one may use these.
+    """
+    count, is_left = DROP_RECORDS, True
+    while is_left:
+        try:
+            is_left = yield Commit(partial(_drop_some, stream=stream, count=count), settles=True)
+        except JournalFullError:
+            if count == 1:
+                raise
+            count = max(1, count // 8)
 
 
-def _drop_some(txn: Transaction, stream: str) -> bool:
+def _drop_some(txn: Transaction, stream: str, count: int) -> bool:
     """Drop some payloads; whether some are left."""
     left = txn.dropping(stream)
     if left is None:
@@ -183,7 +194,7 @@ def _drop_some(txn: Transaction, stream: str) -> bool:
     allowed = max(0 if row is None else row.epoch_position, floor_of(txn, stream))
     if left.through > allowed:
         raise CorruptRecordError(None, f"it is to be dropped through {left.through}, past its floor", stream=stream)
-    reached = txn.drop_payloads(stream, left.after, left.through)
+    reached = txn.drop_payloads(stream, left.after, left.through, count)
     is_left = reached < left.through
     txn.save_dropping(stream, DroppingRow(reached, left.through) if is_left else None)
     return is_left

@@ -157,8 +157,8 @@ class Transaction(View, Protocol):
     def save_dropping(self, name: str, row: DroppingRow | None) -> None:
         """Note which payloads of a stream are yet to be dropped; `None`: no more."""
 
-    def drop_payloads(self, name: str, after: int, through: int) -> int:
-        """Drop the payloads of a stream's next operations past `after`, a bounded number; the position reached.
+    def drop_payloads(self, name: str, after: int, through: int, count: int) -> int:
+        """Drop the payloads of a stream's next operations past `after`, at most `count`; the position reached.
 
         That is `through` where none is left. A record that is damaged is left as it is.
         """
@@ -174,7 +174,7 @@ class Commit(msgspec.Struct, frozen=True):
     """Decide and write in a write transaction, shared with others; answered when it is durable.
 
     `decide` may be called more than once (when the map grows); what it answered last holds. `settles` marks what ends
-    an effect that is in flight, for which the store keeps a reserve.
+    an effect that is in flight, for which the store keeps a reserve, and what makes room.
     """
 
     decide: Callable[[Transaction], Any]

@@ -16,7 +16,7 @@ from journal._storage import layout
 from journal._storage.owners import Owner
 from journal._storage.views import StoreView, decode_owner, decode_record, encode
 from journal.errors import CorruptRecordError
-from journal.options import DROP_RECORDS, PAGE_BYTES_MAX
+from journal.options import PAGE_BYTES_MAX
 from journal.records import (
     CompactionRecord,
     CursorRow,
@@ -89,8 +89,8 @@ class StoreTransaction(StoreView):
         else:
             self._put_row(key, encode(row))
 
-    def drop_payloads(self, name: str, after: int, through: int) -> int:
-        """Drop the payloads of a stream's next operations; the position reached.
+    def drop_payloads(self, name: str, after: int, through: int, count: int) -> int:
+        """Drop the payloads of a stream's next operations, at most `count`; the position reached.
 
         Raises:
             CorruptRecordError: the index is damaged, or names a record that is not in the log.
@@ -100,13 +100,13 @@ class StoreTransaction(StoreView):
         for key, value in self._scan(prefix + layout.pack_u64(after + 1), prefix):
             self._check_row(key, value)
             positions.append(layout.unpack_u64(key[-8:]))
-            if positions[-1] > through or len(positions) > DROP_RECORDS:
+            if positions[-1] > through or len(positions) > count:
                 break
         size = 0
         for index, position in enumerate(positions):
             if position > through:
                 return through
-            if index == DROP_RECORDS or size >= PAGE_BYTES_MAX:
+            if index == count or size >= PAGE_BYTES_MAX:
                 return position - 1
             size += self._drop_payload(name, position)
         return through

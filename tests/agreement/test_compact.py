@@ -431,7 +431,7 @@ def test_unknown_stream_is_not_reset(j: Journal) -> None:
     assert j.reset("s") == 1
     assert (j.head(), j.epoch("s"), j.streams()) == (0, 1, [])
     with pytest.raises(TypeError):
-        j.reset(1)  # type: ignore[arg-type]
+        j.reset(1)  # type: ignore[arg-type]  # it is what is refused
 
 
 def test_each_reset_counts(j: Journal, open_journal: Callable[..., Journal]) -> None:

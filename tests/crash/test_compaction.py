@@ -11,7 +11,7 @@ import pytest
 
 import journal
 from journal import AlreadyCommitted, Committed, CompactedCursorError
-from journal._storage import transaction
+from journal._core import compaction
 from journal._storage.store import Store
 from tests.crash.support.deaths import NEVER, SEAMS, Fuse
 from tests.crash.support.processes import KILLED, Process, Processes, hear_parent, say_parent
@@ -103,7 +103,7 @@ def prepare(world: World, name: str) -> None:
 
 def live(world: World, name: str, seam: str, length: int) -> int:
     """The call, killed at the `length`-th place; gives how many places it has."""
-    vars(transaction)["DROP_RECORDS"] = DROPPED_AT_ONCE  # in this child alone
+    vars(compaction)["DROP_RECORDS"] = DROPPED_AT_ONCE  # in this child alone
     fuse = Fuse(length)
     SEAMS[seam](fuse)
     with world.open() as j, fuse.burning():
@@ -220,7 +220,7 @@ def test_killed_anywhere_it_is_before_or_after(
 
 def compact_when_told(world: World, streams: list[str]) -> list[int]:
     """Compacts streams bit by bit, all at once with others; gives each floor that it was answered."""
-    vars(transaction)["DROP_RECORDS"] = 7  # in this child alone
+    vars(compaction)["DROP_RECORDS"] = 7  # in this child alone
     with world.open() as j:
         say_parent("open")
         hear_parent()

@@ -259,11 +259,12 @@ class Memory:
         else:
             self.left_to_drop[name] = row
 
-    def drop_payloads(self, name: str, after: int, through: int) -> int:
+    def drop_payloads(self, name: str, after: int, through: int, count: int) -> int:
+        count = min(count, self.drop_records)
         positions = [position for position in self._positions(name) if after < position <= through]
-        for position in positions[: self.drop_records]:
+        for position in positions[:count]:
             self.log[position - 1] = self.log[position - 1][0], b""
-        return through if len(positions) <= self.drop_records else positions[self.drop_records] - 1
+        return through if len(positions) <= count else positions[count] - 1
 
     def commit(self, decide: Callable[[Any], T]) -> T:
         """What a decision answers; nothing of it is kept when it raises."""

@@ -137,7 +137,7 @@ def test_dropped_payload_leaves_the_rest_of_its_record(raw: lmdb.Transaction, tx
     """The same position, head and digest: the chain and the identity need no more."""
     before = frame(raw, 9)
 
-    assert txn.drop_payloads("s", 8, 9) == 9
+    assert txn.drop_payloads("s", 8, 9, 100) == 9
 
     assert txn.has_changes
     assert frame(raw, 9) == layout.Frame(before.digest, before.head, b"")
@@ -151,7 +151,7 @@ def test_dropped_payload_leaves_the_rest_of_its_record(raw: lmdb.Transaction, tx
 
 def test_payload_that_is_gone_is_not_written_again(txn: StoreTransaction) -> None:
     """What others dropped meanwhile costs no page."""
-    assert txn.drop_payloads("s", 0, 8) == 8
+    assert txn.drop_payloads("s", 0, 8, 100) == 8
     assert not txn.has_changes
 
 
@@ -160,20 +160,16 @@ def test_payload_that_is_gone_is_not_written_again(txn: StoreTransaction) -> Non
 )
 def test_all_that_is_there_is_dropped_at_once(txn: StoreTransaction, after: int, through: int, reached: int) -> None:
     """Where it is little."""
-    assert txn.drop_payloads("s", after, through) == reached
+    assert txn.drop_payloads("s", after, through, 100) == reached
 
 
-def test_number_of_payloads_dropped_at_once_is_bounded(
-    txn: StoreTransaction, raw: lmdb.Transaction, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_payloads_dropped_at_once_is_bounded(txn: StoreTransaction, raw: lmdb.Transaction) -> None:
     """It ends before the first that is left."""
-    monkeypatch.setattr(transaction, "DROP_RECORDS", 2)
-
-    assert txn.drop_payloads("s", 4, 10) == 9
+    assert txn.drop_payloads("s", 4, 10, 2) == 9
     assert (bool(frame(raw, 9).payload), bool(frame(raw, 10).payload)) == (False, True)
-    assert txn.drop_payloads("s", 9, 10) == 10
+    assert txn.drop_payloads("s", 9, 10, 2) == 10
     assert not frame(raw, 10).payload
-    assert txn.drop_payloads("s", 2, 4) == 4
+    assert txn.drop_payloads("s", 2, 4, 2) == 4
 
 
 def test_bytes_dropped_at_once_are_bounded(
@@ -183,9 +179,9 @@ def test_bytes_dropped_at_once_are_bounded(
     monkeypatch.setattr(transaction, "PAGE_BYTES_MAX", 100)
     large, small, last = (append(txn, "t", 1, 2, 200), append(txn, "t", 1, 3), append(txn, "t", 1, 4))
 
-    assert txn.drop_payloads("t", 5, last) == small - 1
+    assert txn.drop_payloads("t", 5, last, 100) == small - 1
     assert not frame(raw, large).payload
-    assert txn.drop_payloads("t", small - 1, last) == last
+    assert txn.drop_payloads("t", small - 1, last, 100) == last
 
 
 def test_damaged_record_is_left_as_it_is(txn: StoreTransaction, raw: lmdb.Transaction) -> None:
@@ -194,7 +190,7 @@ def test_damaged_record_is_left_as_it_is(txn: StoreTransaction, raw: lmdb.Transa
     damaged = bytes(raw.get(key) or b"")[:-1] + b"\x00"
     raw.put(key, damaged)
 
-    assert txn.drop_payloads("s", 8, 10) == 10
+    assert txn.drop_payloads("s", 8, 10, 100) == 10
     assert raw.get(key) == damaged
     assert not frame(raw, 10).payload
 
@@ -203,7 +199,7 @@ def test_head_that_cannot_be_decoded_is_left_as_it_is(txn: StoreTransaction, raw
     """Though its check is right."""
     raw.put(layout.log_key(9), layout.frame(9, b"d" * 16, b"\xc1", b"payload"))
 
-    assert txn.drop_payloads("s", 8, 10) == 10
+    assert txn.drop_payloads("s", 8, 10, 100) == 10
     assert frame(raw, 9).payload == b"payload"
 
 
@@ -212,13 +208,13 @@ def test_record_of_another_stream_is_never_dropped(txn: StoreTransaction, raw: l
     key = layout.stream_prefix("t") + layout.pack_u64(9)
     raw.put(key, layout.seal(key, layout.pack_u64(2)))
     with pytest.raises(CorruptRecordError) as caught:
-        txn.drop_payloads("t", 5, 9)
+        txn.drop_payloads("t", 5, 9, 100)
     assert (caught.value.position, caught.value.stream) == (9, "t")
 
     key = layout.stream_prefix("t") + layout.pack_u64(7)
     raw.put(key, layout.seal(key, layout.pack_u64(2)))
     with pytest.raises(CorruptRecordError):
-        txn.drop_payloads("t", 5, 8)
+        txn.drop_payloads("t", 5, 8, 100)
     assert frame(raw, 9).payload
 
 
@@ -232,7 +228,7 @@ def test_damaged_index_refuses_to_drop(txn: StoreTransaction, raw: lmdb.Transact
         raw.delete(layout.log_key(9))
 
     with pytest.raises(CorruptRecordError):
-        txn.drop_payloads("s", 8, 9)
+        txn.drop_payloads("s", 8, 9, 100)
 
 
 def test_record_that_lmdb_does_not_take_is_damage(raw: lmdb.Transaction) -> None:
@@ -248,7 +244,7 @@ def test_record_that_lmdb_does_not_take_is_damage(raw: lmdb.Transaction) -> None
     txn = StoreTransaction(refusing, GENESIS, None, has_owner_row=False)
 
     with pytest.raises(lmdb.CorruptedError):
-        txn.drop_payloads("s", 8, 9)
+        txn.drop_payloads("s", 8, 9, 100)
 
 
 def test_row_of_what_is_left_comes_and_goes(txn: StoreTransaction) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from journal._core import compaction
 from journal._core.requests import Commit, OperationPage, Read, Steps
-from journal.errors import CompactedCursorError, CorruptRecordError, InvalidCompactionError, Key
+from journal.errors import CompactedCursorError, CorruptRecordError, InvalidCompactionError, JournalFullError, Key
+from journal.options import PROOF_BYTES_MAX
 from journal.records import (
     CompactionRecord,
     CursorRow,
@@ -97,6 +98,41 @@ def test_payloads_go_in_bounded_transactions() -> None:
     assert payloads(memory) == [False, False, True, True, True]
     assert play.run(Commit, Commit, Read).is_done
     assert payloads(memory) == [False] * 5
+
+
+def test_full_journal_is_made_room_in() -> None:
+    """What a compaction writes may use what is kept for outcomes, and fewer payloads go at once, down to one."""
+    memory = filled(3)
+    play = Play(compaction.compact("s", 3, (), ()), memory).run(Read)
+    assert play.expect(Commit).settles
+    play.does(Commit)
+    full = JournalFullError("path", "it is")
+
+    for _ in range(4):
+        assert play.expect(Commit).settles
+        play.raises(Commit, full)
+    play.does(Commit)
+    assert payloads(memory) == [False, True, True]
+    with pytest.raises(JournalFullError):
+        play.raises(Commit, full)
+
+    assert floor(memory, "s") == 3
+    assert memory.dropping("s") == DroppingRow(1, 3)
+    assert compact(memory, 3) == 3
+    assert payloads(memory) == [False, False, False]
+
+
+@pytest.mark.parametrize("size, settles", [(PROOF_BYTES_MAX, True), (PROOF_BYTES_MAX + 1, False)])
+def test_large_state_uses_no_reserve(size: int, settles: bool) -> None:
+    """It may be more than goes."""
+
+    def large(stream: str) -> Steps[SnapshotRow | None]:
+        yield Read(lambda view: view.head())
+        return SnapshotRow(1, 3, 3, 1, b"x" * size, 0)
+
+    play = Play(compaction.compact("s", 3, (), (), large), filled()).run(Read, Read, Read)
+
+    assert play.expect(Commit).settles is settles
 
 
 def test_floor_is_what_was_asked_for() -> None:

@@ -85,7 +85,7 @@ def compactions() -> Iterator[Callable[[Any], Any]]:
     yield lambda txn: txn.save_dropping("st", DroppingRow(2, 4))
     yield from committing(compact("s", 37, ["reader"], ()))
     yield lambda txn: txn.save_dropping("é", DroppingRow(1, 2))
-    yield lambda txn: txn.drop_payloads("é", 1, 2)
+    yield lambda txn: txn.drop_payloads("é", 1, 2, 10)
     yield from committing(reset("none"))
 
 
