@@ -112,6 +112,19 @@ class EffectEvent(msgspec.Struct, frozen=True):
     owner: str
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """What a journal says of itself that is a copy: a backup, or what `restore` made of one.
+
+    `incarnation` is the copy's own id, 32 hexadecimal digits; `head` the last position that it was made with; `at` and
+    `confirmed_at` are in nanoseconds since the epoch. Until it is confirmed, what was done after `head` is unknown.
+    """
+
+    incarnation: str
+    head: int
+    at: int
+    confirmed_at: int | None
+
+
 class Finding(msgspec.Struct, frozen=True):
     """Something that `verify` found wrong: in which table, at which position where it has one, and what."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from journal._core.keys import key_of
 from journal._core.payloads import decode_value
-from journal.records import EffectEntry, Guarantee, Phase, Via
+from journal.records import EffectEntry, Guarantee, Phase, RestoredRow, Via
 from journal.values import EffectEvent, EffectRecord
 
 if TYPE_CHECKING:
@@ -175,6 +175,23 @@ def event_of(state: EffectState) -> EffectEvent:
         error=entry.error,
         owner=owner_text(entry.owner),
     )
+
+
+def standing(state: EffectState | None, restored: RestoredRow | None) -> tuple[str, bool]:
+    """The phase in which a key's last event leaves it, and whether that is doubtful.
+
+    In a copy that nobody has confirmed, what was done after it was made is unknown: so whatever stands there from before
+    is doubtful, and so is that nothing does. An effect that a walk passed was never started, and nobody asked about it:
+    it stands as if there were no record.
+    """
+    phase = "none"
+    if state is not None and state.entry.phase is not CLEARED:
+        phase = "intent" if state.entry.phase is RELEASED else state.entry.phase.word
+    if restored is None or restored.confirmed_at:
+        return phase, False
+    if state is None or phase == "none" or (state.entry.reason == PASSED and state.entry.via is None):
+        return "none", True
+    return phase, state.position <= restored.head
 
 
 def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Transaction], EffectState | None]:

@@ -76,6 +76,7 @@ def recover(
     kind: Any,
     owner: int,
     check: Callable[[Intent], None],
+    is_copy: bool = False,
 ) -> Steps[Settled]:
     """The protocol of `Journal.recover`; `check` refuses an intent whose functions its driver cannot call."""
     check_cursor_type(from_cursor)
@@ -93,11 +94,13 @@ def recover(
     pages = _Pages(stream, from_cursor, kind)
     if concurrency == 1:
         walker = walk(from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit)
-        settled = yield from _walk_all(walker, _Hand(pages.fetch, owner, check, progress))
+        settled = yield from _walk_all(walker, _Hand(pages.fetch, owner, check, progress, is_copy=is_copy))
     else:
         policies = _Policies(intents, on_unresolved, on_uncertain)
         lanes = Lanes(from_cursor, concurrency)
-        beside = _Beside(lanes, pages, policies, limit=limit, progress=progress, owner=owner, check=check)
+        beside = _Beside(
+            lanes, pages, policies, limit=limit, progress=progress, owner=owner, check=check, is_copy=is_copy
+        )
         settled = yield from beside.walk()
     yield _note_of(settled)
     return settled
@@ -160,7 +163,10 @@ class _Hand:
         owner: int,
         check: Callable[[Intent], None],
         progress: Callable[..., Any] | None = None,
+        *,
+        is_copy: bool,
     ) -> None:
+        self._is_copy = is_copy
         self._fetch = fetch
         self._owner = owner
         self._check = check
@@ -215,7 +221,9 @@ class _Hand:
         # What was begun ahead is what the walk settles next: it stops nowhere in between.
         begun, self._begun = self._begun, None
         try:
-            outcome: Outcome = yield from self._act(settle(call, self._owner, begun=begun, following=following))
+            outcome: Outcome = yield from self._act(
+                settle(call, self._owner, begun=begun, following=following, is_copy=self._is_copy)
+            )
         except RunRaisedError as raised:
             return Ending("failed", raised.error)
         except EffectUnresolvedError as error:
@@ -266,7 +274,9 @@ class _Beside:
         progress: Callable[..., Any] | None,
         owner: int,
         check: Callable[[Intent], None],
+        is_copy: bool,
     ) -> None:
+        self._is_copy = is_copy
         self._lanes = lanes
         self._pages = pages
         self._policies = policies
@@ -351,7 +361,9 @@ class _Beside:
     def _walk_one(self, operation: Operation, implied: Any) -> Steps[Settled]:
         """The walk over one operation, beside those over others."""
         policies, lanes, position = self._policies, self._lanes, operation.position
-        hand = _HandOfOne(operation, implied, self._owner, self._check, lambda: lanes.is_halted(position))
+        hand = _HandOfOne(
+            operation, implied, self._owner, self._check, lambda: lanes.is_halted(position), is_copy=self._is_copy
+        )
         walker = walk(
             position - 1,
             intents=hand.give_implied,
@@ -385,8 +397,10 @@ class _HandOfOne(_Hand):
         owner: int,
         check: Callable[[Intent], None],
         is_halted: Callable[[], bool],
+        *,
+        is_copy: bool,
     ) -> None:
-        super().__init__(lambda: _give(operation), owner, check)
+        super().__init__(lambda: _give(operation), owner, check, is_copy=is_copy)
         self._implied = implied
         self._is_halted = is_halted
 

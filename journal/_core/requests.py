@@ -134,6 +134,9 @@ class Transaction(View, Protocol):
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         """Put a stream's kept state in the place of the one before."""
 
+    def save_restored(self, row: RestoredRow) -> None:
+        """Put what a copy says of itself."""
+
 
 class Read(msgspec.Struct, frozen=True):
     """Look at the journal in a short read transaction; answered with what `look` returns."""

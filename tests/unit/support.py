@@ -211,6 +211,9 @@ class Memory:
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         self.snapshots[name] = row
 
+    def save_restored(self, row: RestoredRow) -> None:
+        self.restored_row = row
+
     def commit(self, decide: Callable[[Any], T]) -> T:
         """What a decision answers; nothing of it is kept when it raises."""
         log, cursors = list(self.log), dict(self.cursors)
