@@ -8,6 +8,7 @@ Open one with `journal.open`, append operations with `Journal.append`, act with 
 """
 
 from journal._drive.signals import AsyncSignal, Signal
+from journal._handle import restore
 from journal.aio import AsyncJournal, open_async
 from journal.errors import (
     CommitFailedError,
@@ -46,6 +47,7 @@ from journal.values import (
     EffectRecord,
     Finding,
     Found,
+    Restored,
     Stats,
     Uncertain,
 )
@@ -86,6 +88,7 @@ __all__ = [
     "Key",
     "NotPerformed",
     "OperationRefusedError",
+    "Restored",
     "SequenceConflictError",
     "Settled",
     "Signal",
@@ -96,4 +99,5 @@ __all__ = [
     "UnsupportedFormatError",
     "open",
     "open_async",
+    "restore",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from journal._core.effects import check_seconds
 from journal._core.payloads import check_type
@@ -14,8 +15,11 @@ from journal._drive.calls import ThreadCall
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log, check_logger
+from journal._storage.copies import back_up, restore as restore_copy
 from journal._storage.store import Store
 from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
+from journal.records import RestoredRow
+from journal.values import Cursor
 
 T = TypeVar("T")
 
@@ -52,11 +56,19 @@ class Handle:
         self.flights = Flights(self.store.directory)
         self.log = Log(logger, self.store.header.journal_id)
         self.is_closing = False
+        if self.store.is_copy and not readonly:
+            row = cast("RestoredRow", self.store.restored)
+            self.log.emit("warning", "journal_restored", incarnation=row.incarnation, head=row.head)
 
     def run(self, protocol: Steps[T]) -> T:
         """What a protocol returns, run in this thread."""
         self.store.check()
         return ThreadDriver(self.store, self.flights, self.log).run(protocol)
+
+    def backup(self, directory: str | os.PathLike[str]) -> Cursor:
+        """Make a copy in another directory; the last position of its log."""
+        self.store.check()
+        return Cursor(back_up(self.store, _directory(directory)))
 
     def close(self) -> None:
         """Wait for what is in flight, and close the files; twice is fine.
@@ -92,6 +104,34 @@ class Handle:
         must_wait = self.flights.close(waiter, is_blocking=is_blocking)
         self.is_closing = True
         return must_wait
+
+
+def restore(
+    backup: str | os.PathLike[str], path: str | os.PathLike[str], *, clock: Callable[[], int] = time.time_ns
+) -> Cursor:
+    """Make a journal of a backup, in a directory that is new or empty; the last position of its log.
+
+    The copy is made beside `path`, verified and flushed, and gets its name when it is whole; the backup is left as it is.
+    Any journal can be copied like that while nobody commits to it. What it makes knows that it is a copy: see
+    `Journal.confirm_restored`.
+
+    Args:
+        backup: What `Journal.backup` made, or another journal's directory.
+        path: Where the journal is to be; its parent must exist.
+        clock: The time, in nanoseconds since the epoch.
+
+    Raises:
+        FileNotFoundError: no journal is in `backup`, or the parent of `path` is missing.
+        FileExistsError: something is at `path`.
+        ValueError: `path` lies in `backup`.
+        UnsupportedFormatError: `backup` holds something else, a newer format, or a damaged data file.
+        UnsupportedFilesystemError: `path` lies on a network file system.
+        CorruptRecordError: a record is damaged.
+        JournalBusyError: somebody commits to `backup`, or makes a copy at the same path.
+        JournalFullError: there is no room for it.
+    """
+    _check_clock(clock)
+    return Cursor(restore_copy(_directory(backup), _directory(path), clock))
 
 
 class Face:
@@ -143,5 +183,9 @@ def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) 
         if not MAP_BYTES_MIN <= value <= MAP_BYTES_MAX:
             raise ValueError(f"{name} must be from {MAP_BYTES_MIN} to {MAP_BYTES_MAX} bytes, not {value}")
     check_seconds(wait_timeout, "wait_timeout")
+    _check_clock(clock)
+
+
+def _check_clock(clock: Any) -> None:
     if not callable(clock):
         raise TypeError(f"clock must be a function that gives nanoseconds, not {clock!r}")

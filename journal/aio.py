@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, queries, recovery, resolution, steps
+from journal._core import copies, effects, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
@@ -38,6 +38,7 @@ from journal.values import (
     EffectEvent,
     EffectRecord,
     Finding,
+    Restored,
     Stats,
     Uncertain,
 )
@@ -212,6 +213,28 @@ class AsyncJournal(Face):
         """As `Journal.verify`, an async iterator."""
         return _in_threads(self._store.verify())
 
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    async def backup(self, directory: str | os.PathLike[str]) -> Cursor:
+        """As `Journal.backup`, awaited; cancelled, the copy is made nevertheless."""
+        return await in_thread(lambda: self._handle.backup(directory))
+
+    async def vacuum(self) -> int:
+        """As `Journal.vacuum`, awaited; cancelled, it goes on."""
+        return await in_thread(self._store.vacuum)
+
+    async def rebuild(self) -> None:
+        """As `Journal.rebuild`, awaited; cancelled, it goes on."""
+        await in_thread(self._store.rebuild)
+
+    async def restored(self) -> Restored | None:
+        """As `Journal.restored`, awaited."""
+        return await self._run(copies.restored())
+
+    async def confirm_restored(self) -> None:
+        """As `Journal.confirm_restored`, awaited."""
+        await self._run(copies.confirm_restored())
+
     # --- effects -----------------------------------------------------------------------------------------------
 
     async def effect(
@@ -233,7 +256,7 @@ class AsyncJournal(Face):
             returns=returns,
             reconcile_timeout=reconcile_timeout,
         )
-        return await self._run(effects.effect(call, self._store.owner_id))
+        return await self._run(effects.effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     async def run_effect(
         self,
@@ -248,7 +271,7 @@ class AsyncJournal(Face):
         call = effects.effect_call(
             key, run=run, reconcile=None, request=request, returns=returns, retry_failed=retry_failed
         )
-        return await self._run(effects.run_effect(call, self._store.owner_id))
+        return await self._run(effects.run_effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     async def step(self, key: Key, body: Callable[[], Any], *, returns: Any = None) -> Any:
         """As `Journal.step`, awaited; cancelling it does not cancel `body`."""
@@ -324,6 +347,7 @@ class AsyncJournal(Face):
                 progress=progress,
                 kind=self._handle.kind,
                 owner=self._store.owner_id,
+                is_copy=self._store.is_copy,
                 check=lambda _: None,
             )
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, operations, queries, recovery, resolution, steps
+from journal._core import copies, effects, operations, queries, recovery, resolution, steps
 from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
@@ -23,6 +23,7 @@ from journal.values import (
     EffectEvent,
     EffectRecord,
     Finding,
+    Restored,
     Stats,
     Uncertain,
 )
@@ -186,6 +187,68 @@ class Journal(Face):
         self._check_caller()
         return self._store.verify()
 
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    def backup(self, directory: str | os.PathLike[str]) -> Cursor:
+        """Make a copy of the journal while it is in use, and give the last position of its log.
+
+        It is one state of the journal, verified and flushed, and gets its name when it is whole. It is a journal in its
+        turn, which knows that it is a copy: see `confirm_restored`. No writer is waited for, and none waits.
+
+        Args:
+            directory: Where the copy is to be, new or empty; its parent must exist.
+
+        Raises:
+            FileExistsError: something is there.
+            FileNotFoundError: its parent is missing.
+            ValueError: it lies in this journal's own directory.
+            CorruptRecordError: a record is damaged; nothing is left of the copy.
+            JournalFullError: there is no room for it.
+            JournalBusyError: another copy to the same place is being made.
+        """
+        self._check_caller()
+        return self._handle.backup(directory)
+
+    def vacuum(self) -> int:
+        """Give the disk back what the file does not need any more; how many bytes that is.
+
+        A compact copy is made, verified and flushed, and takes the file's place: it needs room beside it for a while.
+        Readers and runs in this process go on, commits wait. No other process may have the journal open.
+
+        Raises:
+            JournalBusyError: another process has it open.
+            JournalFullError: there is no room for the copy.
+            CorruptRecordError: a record is damaged; the file is as it was.
+            JournalReadonlyError: this handle may not write.
+        """
+        self._check_caller()
+        return self._store.vacuum()
+
+    def rebuild(self) -> None:
+        """Make the indexes anew from the log, where `verify` finds them damaged.
+
+        The log, the cursors and the snapshots are kept; a cursor or a snapshot that cannot be read is left out. Takes the
+        file's place as `vacuum` does, and raises as that.
+
+        Raises:
+            CorruptRecordError: the log itself is damaged, at that position; restore a backup. The file is as it was.
+        """
+        self._check_caller()
+        self._store.rebuild()
+
+    def restored(self) -> Restored | None:
+        """What the journal says of itself where it is a copy (a backup, or restored from one); else `None`."""
+        return self._run(copies.restored())
+
+    def confirm_restored(self) -> None:
+        """Say of a copy that nothing was done after it was made that it does not know of; durable when this returns.
+
+        Until then, an effect that has no record, or that was known not to have been performed when the copy was made, is
+        reconciled before it is run, and refused (`EffectConflictError`) where nothing is on record and it has no
+        `reconcile`. Of a journal that is no copy, or was confirmed before: nothing.
+        """
+        self._run(copies.confirm_restored())
+
     # --- effects -----------------------------------------------------------------------------------------------
 
     def effect(
@@ -230,7 +293,7 @@ class Journal(Face):
             returns=returns,
             reconcile_timeout=reconcile_timeout,
         )
-        return self._run(effects.effect(call, self._store.owner_id))
+        return self._run(effects.effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     def run_effect(
         self,
@@ -264,7 +327,7 @@ class Journal(Face):
         call = effects.effect_call(
             key, run=run, reconcile=None, request=request, returns=returns, retry_failed=retry_failed
         )
-        return self._run(effects.run_effect(call, self._store.owner_id))
+        return self._run(effects.run_effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     def step(self, key: Key, body: Callable[[], Any], *, returns: Any = None) -> Any:
         """The recorded result of a computation; where there is none, run it and record what it returns.
@@ -393,6 +456,7 @@ class Journal(Face):
                 progress=progress,
                 kind=self._handle.kind,
                 owner=self._store.owner_id,
+                is_copy=self._store.is_copy,
                 check=lambda intent: _refuse_coroutine_functions(run=intent.run, reconcile=intent.reconcile),
             )
         )

@@ -27,6 +27,9 @@ from journal._core.requests import Transaction
 from journal._storage import files, layout, owners, registry
 from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file
 from journal._storage.group import Entry, GroupCommit
+from journal._storage.handles import HandleLock, open_handle_lock
+from journal._storage.replace import UNKNOWN_INCARNATION, Maker, rebuild, replace, vacuum
+from journal._storage.staging import StagedFile
 from journal._storage.transaction import StoreTransaction
 from journal._storage.turn import Turn
 from journal._storage.verify import findings
@@ -43,15 +46,10 @@ from journal.errors import (
     UnsupportedFormatError,
 )
 from journal.options import PAGE_SCAN_RECORDS, POLL_SECONDS_MAX
-from journal.records import FORMAT_VERSION, FORMAT_VERSION_OLDEST, Header, LogRecord, Phase
+from journal.records import FORMAT_VERSION, FORMAT_VERSION_OLDEST, Header, LogRecord, Phase, RestoredRow
 from journal.values import Finding, Stats
 
 T = TypeVar("T")
-
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_ROOM_BYTES: Final = 4 * 1024 * 1024
-"""With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
-
 
 _SAME_PID: Final = "LMDB tells processes apart by their pids, and this one's is taken in another pid namespace"
 _SHARE_PIDS: Final = (
@@ -93,8 +91,10 @@ class Store:
     def _open_once(self, map_size: int, max_size: int | None, deadline: float) -> bool:
         """Open the files; False where another process is in the way, which is waited for until the deadline."""
         try:
-            if registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
-                return True
+            with registry.without_fork():  # nor may this process put another file in place just now
+                identity = self._identities[self._data_path] = files.identity_of(self._data_path)
+                if registry.open_once(self, identity, lambda: self._open(map_size, max_size)):
+                    return True
         except JournalBusyError:
             if time.monotonic() >= deadline:
                 raise
@@ -106,22 +106,30 @@ class Store:
         this = weakref.ref(self)
         self._owner: owners.Owner | None = None
         self._has_owner_row = False
+        self._has_new_file = False
         self._head = 0
         self._descriptors: list[int] = []
-        self._environment = _open_environment(directory, readonly=self.readonly, map_size=map_size, max_size=max_size)
+        try:
+            self._hold_file()
+            self._environment = _open_environment(
+                directory, readonly=self.readonly, map_size=map_size, max_size=max_size
+            )
+        except BaseException:
+            _close_all(self._descriptors)
+            raise
         self._finalizer = weakref.finalize(self, _release, self._environment, self._descriptors)
         try:
-            self.header = _read_header(self._environment, directory)
+            self.header = read_header(self._environment, directory)
+            self.restored = _read_restored(self._environment, self.header)
             self._header_row = self._environment.read(lambda txn: bytes(txn.get(layout.HEADER_KEY) or b""))
             self._genesis = digest(self.header.journal_id.encode())
             if not self.readonly:
-                for name in (files.TURN_FILE, files.OWNERS_FILE):
-                    self._descriptors.append(files.open_lock_file(directory, name))
+                self._descriptors.append(files.open_lock_file(directory, files.TURN_FILE))
                 for name in (files.TURN_FILE, files.LMDB_LOCK_FILE):
                     path = os.path.join(directory, name)
                     self._identities[path] = files.identity_of(path)
-                self._turn = Turn(directory, self._descriptors[0])
-                self._owner = owners.Owner(self._descriptors[1])
+                self._turn = Turn(directory, self._descriptors[1])
+                self._owner = owners.Owner(self._descriptors[0])
         except BaseException:
             self._finalizer()
             raise
@@ -132,6 +140,22 @@ class Store:
             closed_error=lambda: JournalClosedError(directory),
             after_interrupt=lambda: cast("Store", this())._release_turn(),  # noqa: SLF001 - it is our own
         )
+
+    def _hold_file(self) -> None:
+        """Let nobody replace the data file while it is open here; before LMDB looks at it.
+
+        Raises:
+            JournalBusyError: somebody is just doing it, or has done it since the file was looked at.
+        """
+        directory = self.directory
+        self._handle_lock = open_handle_lock(directory, readonly=self.readonly)
+        if self._handle_lock is not None:
+            self._descriptors.append(self._handle_lock.descriptor)
+            self._handle_lock.share()
+        if files.identity_of(self._data_path) != self._identities[self._data_path]:
+            raise JournalBusyError(directory, None, "its data file was just replaced", "try again")
+        if not self.readonly:
+            files.clean_up(directory)
 
     # --- what everything above uses ----------------------------------------------------------------------------
 
@@ -182,6 +206,11 @@ class Store:
         return self.group.entry(decide, time_of(self._clock), settles=settles, can_withdraw=can_withdraw)
 
     @property
+    def is_copy(self) -> bool:
+        """Whether the file was, when it was opened, a copy that nobody had confirmed."""
+        return self.restored is not None and not self.restored.confirmed_at
+
+    @property
     def owner_id(self) -> int:
         """The id of this handle among the owners; 0 of a read-only one."""
         return 0 if self._owner is None else self._owner.id
@@ -226,6 +255,31 @@ class Store:
             entries=self.group.entry_count,
         )
 
+    def vacuum(self) -> int:
+        """Give the pages that are free back to the disk; how many bytes they are.
+
+        Raises:
+            JournalBusyError, JournalFullError, CorruptRecordError: the file is as it was.
+        """
+        return self._replace(vacuum(self._environment, self._genesis))
+
+    def rebuild(self) -> None:
+        """Make everything that follows from the log anew.
+
+        Raises:
+            JournalBusyError, JournalFullError, CorruptRecordError: the file is as it was.
+        """
+        self._replace(rebuild(self._environment, self._genesis))
+
+    def copy_to(self, descriptor: int) -> None:
+        """Write a compact copy of one state into an empty file, while others read and commit."""
+        self.check()
+        self._environment.copy(descriptor)
+
+    def now(self) -> int:
+        """What this handle's clock says."""
+        return time_of(self._clock)
+
     def verify(self) -> Iterator[Finding]:
         """What is wrong with the log and its indexes, in bounded read transactions."""
         self.check()
@@ -239,7 +293,13 @@ class Store:
         with self._closing:
             if self._finalizer.alive:
                 self.group.close()
-                registry.close(self._identities[self._data_path], self._finalizer)
+                registry.close(self._identities[self._data_path], self._close_files)
+
+    def _close_files(self) -> None:
+        self._environment.close()
+        if self._handle_lock is not None:
+            self._handle_lock.end()  # where this handle lingers, its owner's lock alone is kept
+        self._finalizer()
 
     def linger(self) -> Callable[[], None]:
         """Let this owner be taken for alive after `close`, since something in flight cannot be stopped; what ends that."""
@@ -269,6 +329,41 @@ class Store:
 
     def _release_turn(self) -> None:
         self._turn.release()
+
+    # --- another file in the place of this one ------------------------------------------------------------------
+
+    def _replace(self, make: Maker) -> int:
+        self.check()
+        if self.readonly:
+            raise JournalReadonlyError(self.directory)
+        saved: list[int] = []
+        deadline = time.monotonic() + self.wait_timeout
+
+        def replace_in_turn() -> None:
+            lock = cast("HandleLock", self._handle_lock)  # who writes has one
+            saved.append(replace(self.directory, self._environment, lock, make, self._adopt))
+
+        def chore() -> None:
+            self._check_usable()
+            try:
+                self._turn.run(replace_in_turn, deadline)
+            except BaseException as error:
+                if not self._environment.is_open or self._has_new_file:
+                    text = f"{type(error).__name__}: {error}"
+                    self._fail(f"putting another data file in place was cut off, which leaves a whole one ({text})")
+                raise
+            finally:
+                self._has_new_file = False
+
+        self.group.run_alone(chore)
+        return saved[0]
+
+    def _adopt(self) -> None:
+        """Take the file that the path names now for the one that is open."""
+        self._has_new_file = True
+        identity = files.identity_of(self._data_path)
+        registry.rename(self._identities[self._data_path], identity)
+        self._identities[self._data_path] = identity
 
     # --- the shared commit -------------------------------------------------------------------------------------
 
@@ -349,9 +444,9 @@ class Store:
         code = getattr(error, "code", None)
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         size = os.stat(self._data_path).st_size
-        is_limited = limit != resource.RLIM_INFINITY and size + _ROOM_BYTES > limit
+        is_limited = limit != resource.RLIM_INFINITY and size + files.ROOM_BYTES > limit
         free = files.free_bytes(self.directory)
-        if code in _NO_ROOM or is_limited or free < _ROOM_BYTES:
+        if code in files.NO_ROOM or is_limited or free < files.ROOM_BYTES:
             reason = f"the disk took no more ({error}), {free} bytes are free" + (
                 f", and files may have {limit} bytes" if is_limited else ""
             )
@@ -491,12 +586,12 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
             create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
     except lmdb.Error as error:
         free = files.free_bytes(directory)
-        if getattr(error, "code", None) in _NO_ROOM or free < _ROOM_BYTES:
+        if getattr(error, "code", None) in files.NO_ROOM or free < files.ROOM_BYTES:
             raise JournalFullError(directory, f"the disk took no more ({error}), {free} bytes are free") from error
         raise CommitFailedError(directory, f"{type(error).__name__}: {error}") from error
-    os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
     os.rename(os.path.join(directory, files.NEW_DATA_FILE), os.path.join(directory, files.DATA_FILE))
     files.sync_directory(directory)
+    files.remove_new_files(directory)  # what is left of them says that the rename may not be durable
 
 
 def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size: int | None) -> Environment:
@@ -515,7 +610,12 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
 
 
-def _read_header(environment: Environment, directory: str) -> Header:
+def read_header(environment: Environment | StagedFile, directory: str) -> Header:
+    """What a data file says of the journal that it holds.
+
+    Raises:
+        UnsupportedFormatError: nothing, or something that this version cannot read.
+    """
     try:
         raw = environment.read(lambda txn: StoreView(txn, b"").raw_header())
         if raw is None:
@@ -529,7 +629,19 @@ def _read_header(environment: Environment, directory: str) -> Header:
         raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
 
 
+def _read_restored(environment: Environment, header: Header) -> RestoredRow | None:
+    """What a copy says of itself; of one that cannot be read, that nobody has confirmed it."""
+    try:
+        return environment.read(lambda txn: StoreView(txn, b"").restored())
+    except CorruptRecordError:
+        return RestoredRow(incarnation=UNKNOWN_INCARNATION, head=0, at=header.created_at)
+
+
 def _release(environment: Environment, descriptors: list[int]) -> None:
     environment.close()
-    for descriptor in descriptors:
-        os.close(descriptor)
+    _close_all(descriptors)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

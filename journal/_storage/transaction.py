@@ -23,6 +23,7 @@ from journal.records import (
     OperationRecord,
     PrunedRecord,
     ResetRecord,
+    RestoredRow,
     SnapshotRow,
     StreamRow,
 )
@@ -57,6 +58,16 @@ class StoreTransaction(StoreView):
         self.has_changes = True
         self.last = position, record_digest
         self.appended.append((position, record))
+        self._index(position, record)
+        return position
+
+    def replay(self, position: int, record: LogRecord, value: bytes) -> None:
+        """Put a record of another file as it stands there, with all index rows that follow from it."""
+        if not self._txn.put(layout.log_key(position), value, append=True):
+            raise _refused(layout.LOG)
+        self._index(position, record)
+
+    def _index(self, position: int, record: LogRecord) -> None:
         if isinstance(record, EffectEntry):
             if record.previous:
                 self._drop_old_row(record)
@@ -67,7 +78,6 @@ class StoreTransaction(StoreView):
                 self._delete_row(table + record.stream.encode())
         for key, content in index_rows(position, record):
             self._put_row(key, content)
-        return position
 
     def save_cursor(self, name: str, row: CursorRow) -> None:
         """Put a cursor's row."""
@@ -76,6 +86,10 @@ class StoreTransaction(StoreView):
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         """Put a stream's kept state in the place of the one before."""
         self._put_row(layout.SNAPSHOT + name.encode(), encode(row))
+
+    def save_restored(self, row: RestoredRow) -> None:
+        """Put what a copy says of itself."""
+        self._put_row(layout.RESTORED_KEY, encode(row))
 
     def _drop_old_row(self, entry: EffectEntry) -> None:
         """An effect has one index row, in one of two tables: take it out of the other one."""

@@ -364,8 +364,20 @@ class StoreView:
         return None if value is None else self._check_row(layout.HEADER_KEY, value)
 
     def restored(self) -> RestoredRow | None:
-        """What a file says that is a copy."""
-        return self.row(layout.RESTORED_KEY, RestoredRow)
+        """What a file says that is a copy.
+
+        A row beside its place is looked at only where it may be this one: damage to another must not make every journal
+        doubtful.
+        """
+        if self._get(layout.RESTORED_KEY) is not None:
+            return self.row(layout.RESTORED_KEY, RestoredRow)
+        with self._txn.cursor() as cursor:
+            is_there = _moved(cursor.set_range, layout.RESTORED_KEY)
+            if is_there:
+                self._check_almost(cursor, layout.RESTORED_KEY)
+            if _moved(cursor.prev if is_there else cursor.last):
+                self._check_almost(cursor, layout.RESTORED_KEY)
+        return None
 
     def cursor(self, name: str) -> CursorRow | None:
         """A saved cursor."""
@@ -409,9 +421,11 @@ class StoreView:
     def page_of_log(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Positions and values of log records past a position, as they are."""
         page: list[tuple[int, bytes]] = []
+        size = 0
         for key, value in self._scan(layout.log_key(after + 1), layout.LOG):
             page.append((layout.position_of(key), value))
-            if len(page) >= limit:
+            size += len(value)
+            if len(page) >= limit or size >= PAGE_BYTES_MAX:
                 break
         return page
 
@@ -456,6 +470,12 @@ class StoreView:
         key = _item(cursor)[0]
         is_almost_ours = sum(one != other for one, other in zip(key, prefix, strict=False)) <= 1
         if prefix != layout.LOG and (is_almost_ours or not _is_in_order(cursor)):
+            self._check_beside(cursor)
+
+    def _check_almost(self, cursor: lmdb.Cursor, key: bytes) -> None:
+        """Refuse a damaged row that has this key but for one byte."""
+        other = _item(cursor)[0]
+        if len(other) == len(key) and sum(one != two for one, two in zip(other, key, strict=True)) == 1:
             self._check_beside(cursor)
 
     def _check_beside(self, cursor: lmdb.Cursor) -> None:
