@@ -228,6 +228,11 @@ def fork_use(path: str, *, recipient: str) -> None:
         "recover": lambda: j.recover(0, intents=lambda _: []),
         "save_cursor": lambda: j.save_cursor("c", 1),
         "cursor": lambda: j.cursor("c"),
+        "backup": lambda: j.backup(f"{path}.copy"),
+        "vacuum": j.vacuum,
+        "rebuild": j.rebuild,
+        "restored": j.restored,
+        "confirm_restored": j.confirm_restored,
     }
     for name, method in calls.items():
         child = os.fork()
@@ -290,6 +295,62 @@ def fork_busy(path: str, *, recipient: str) -> None:
     operations = [c.operation for c in j.read("child")]
     parents = [c.operation for c in j.read("parent")] == list(range(1, counts[0] + 1))
     say("parent", statuses=statuses, operations=operations, is_whole=parents)
+    j.close()
+
+
+def close_before_the_child(path: str, *, recipient: str) -> None:
+    """Forks with an open journal, and closes it while the child lives on."""
+    j = journal.open(path)
+    child = os.fork()
+    if child == 0:
+        while listen():
+            time.sleep(0)
+        os._exit(0)
+    j.close()
+    say("closed")
+    assert _reaped(child) == 0
+
+
+def hold(path: str, *, recipient: str, readonly: bool) -> None:
+    """Opens the journal, and closes it when it is told to."""
+    with journal.open(path, readonly=readonly):
+        say("opened")
+        listen()
+    say("closed")
+    listen()
+
+
+def fork_and_replace(path: str, *, recipient: str) -> None:
+    """Forks at some moment while a thread replaces the data file: each child opens for itself, none may hang."""
+    j = journal.open(path)
+    for index in range(50):
+        j.append("s", index, op_id=str(index))
+    refused: list[JournalError] = []
+
+    def replace(index: int) -> None:
+        try:
+            (j.vacuum if index % 2 else j.rebuild)()
+        except journal.JournalBusyError as error:  # the child has it open
+            refused.append(error)
+
+    statuses = []
+    for index in range(30):
+        thread = threading.Thread(target=replace, args=(index,))
+        thread.start()
+        for _ in range(index * 20):
+            os.sched_yield()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # as in `fork_busy`
+            child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            with journal.open(path) as own:
+                own.append("child", index, op_id=str(index))
+            os._exit(3)
+        statuses.append(_reaped(child))
+        thread.join()
+    operations = [c.operation for c in j.read("child")]
+    say("parent", statuses=statuses, operations=operations, findings=len(list(j.verify())), refused=len(refused))
     j.close()
 
 
@@ -369,6 +430,9 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     "fork_use": fork_use,
     "fork_open": fork_open,
     "fork_busy": fork_busy,
+    "fork_and_replace": fork_and_replace,
+    "close_before_the_child": close_before_the_child,
+    "hold": hold,
     "grow": grow,
     "stampede": stampede,
     "begin_anew": begin_anew,

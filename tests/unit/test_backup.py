@@ -81,7 +81,7 @@ def append_step(store: Store, name: str) -> int:
 
 def rows(store: Store) -> dict[bytes, bytes]:
     """Everything in an open journal."""
-    found: dict[bytes, bytes] = store._environment.read(lambda txn: dict(txn.cursor()))  # type: ignore[arg-type]  # bytes
+    found: dict[bytes, bytes] = store._environment.read(lambda txn: dict(txn.cursor()))  # type: ignore[arg-type]  # bytes, as buffers were not asked for
     return found
 
 
