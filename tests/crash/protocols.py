@@ -7,6 +7,7 @@ a killed one and a recovery left behind, it finishes its work.
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -100,6 +101,27 @@ def walk(world: World, fuse: Fuse) -> None:
     service = Service(world)
     with world.open() as j, fuse.burning():
         j.recover(intents=service.intents)
+
+
+class BecomeCopy(msgspec.Struct, frozen=True):
+    """A copy takes the journal's place; before that, the journal may settle the effects that the copy knows nothing of."""
+
+    settles: bool
+
+    def __call__(self, world: World) -> None:
+        backup = world.path.with_name("backup")
+        with world.open() as j:
+            j.backup(backup)
+            for committed in j.read():
+                if self.settles:
+                    Service(world).settle(j, committed)
+        shutil.rmtree(world.path)
+        backup.rename(world.path)
+
+
+def confirm(world: World, fuse: Fuse) -> None:
+    with world.open() as j, fuse.burning():
+        j.confirm_restored()
 
 
 def first_key(j: journal.Journal) -> Key:
@@ -293,5 +315,29 @@ PROTOCOLS = [
         create,
         "The next `open` finds a journal or makes one; a half-made one stops nobody.",
         is_stepped=False,
+    ),
+    Protocol(
+        31,
+        "copy-done",
+        "`recover` in a copy, whose recipients have what was done after it was made",
+        (Life("askable"), Life("proving"), BecomeCopy(settles=True)),
+        walk,
+        "Asked before anything is run, and found: delivered once, accepted via reconcile.",
+    ),
+    Protocol(
+        32,
+        "copy-undone",
+        "`recover` in a copy after which nothing was done",
+        (Life("proving"), Life("askable"), BecomeCopy(settles=False)),
+        walk,
+        "Asked first: proved absent and then delivered once, or not delivered and uncertain.",
+    ),
+    Protocol(
+        33,
+        "confirm-restored",
+        "`confirm_restored`",
+        (Life("proving"), BecomeCopy(settles=False)),
+        confirm,
+        "Confirmed or not: delivered once.",
     ),
 ]
