@@ -20,7 +20,7 @@ import lmdb
 
 from journal._core.payloads import digest
 from journal._storage import files, layout
-from journal._storage.staging import explained, staged
+from journal._storage.staging import check_room, explained, staged
 from journal._storage.store import Store, read_header, time_of
 from journal._storage.turn import holder_of
 from journal._storage.views import StoreView, encode
@@ -39,7 +39,7 @@ def back_up(store: Store, target: str) -> int:
     """Make a copy of an open journal; the last position of its log."""
     own, place = os.path.realpath(store.directory), os.path.realpath(target)
     _refuse_inside(place, own)
-    return _make(place, store.copy_to, at=store.now())
+    return _make(place, store.copy_to, at=store.now(), need_bytes=store.live_bytes())
 
 
 def restore(backup: str, target: str, clock: Callable[[], int]) -> int:
@@ -50,7 +50,8 @@ def restore(backup: str, target: str, clock: Callable[[], int]) -> int:
     _refuse_inside(place, own)
     files.check_filesystem(os.path.dirname(place))
     files.check_data_file(backup)
-    return _make(place, lambda descriptor: _copy_still(backup, descriptor), at=time_of(clock))
+    size = os.stat(os.path.join(backup, files.DATA_FILE)).st_size
+    return _make(place, lambda descriptor: _copy_still(backup, descriptor), at=time_of(clock), need_bytes=size)
 
 
 def _refuse_inside(place: str, own: str) -> None:
@@ -58,9 +59,10 @@ def _refuse_inside(place: str, own: str) -> None:
         raise ValueError(f"{place!r} lies in the journal that is to be copied, {own!r}; name a directory outside of it")
 
 
-def _make(target: str, fill: Callable[[int], None], *, at: int) -> int:
+def _make(target: str, fill: Callable[[int], None], *, at: int, need_bytes: int) -> int:
     """Fill a data file beside the target, make a copy of it that knows that it is one, and give it its name."""
     _check_target(target)
+    check_room(target, os.path.dirname(target), need_bytes)
     with _staging_directory(target) as directory, explained(target, directory):
         path = os.path.join(directory, files.DATA_FILE)
         descriptor = files.make_file(path)

@@ -270,8 +270,9 @@ class GroupCommit:
                 self._batch.append(party)
                 entries += [entry for entry in party.entries if not entry.is_done]
             self._waiting = others
-            self.batch_count += 1
-            self.entry_count += len(entries)
+            if own.chore is None:
+                self.batch_count += 1
+                self.entry_count += len(entries)
         if own.chore is not None:
             own.chore()
             own.entries[0].succeed(None, [])

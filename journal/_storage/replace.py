@@ -19,10 +19,10 @@ import msgspec
 from journal._storage import files, layout, registry
 from journal._storage.environment import Environment
 from journal._storage.handles import HandleLock
-from journal._storage.staging import StagedFile, explained, staged
+from journal._storage.staging import StagedFile, check_room, explained, staged
 from journal._storage.transaction import StoreTransaction
 from journal._storage.views import StoreView, decode_record, encode
-from journal.errors import CorruptRecordError, JournalFullError
+from journal.errors import CorruptRecordError
 from journal.options import MAP_BYTES_MIN, PAGE_BYTES_MAX, PAGE_SCAN_RECORDS
 from journal.records import CursorRow, DroppingRow, OwnerRow, RestoredRow, SnapshotRow
 
@@ -45,42 +45,38 @@ _GROWTH: Final = 3
 
 
 def replace(directory: str, environment: Environment, lock: HandleLock, make: Maker, adopt: Callable[[], None]) -> int:
-    """Make a new data file and put it in place; by how many bytes it is smaller. The writer's turn must be held.
+    """Make a new data file and put it in place; by how many bytes it is smaller.
 
-    `adopt` is called when the new file has its name, and may not fail.
+    The handle lock and the writer's turn must be held. `adopt` is called when the new file has its name.
 
     Raises:
         JournalBusyError, JournalFullError, CorruptRecordError: the old file is in place, as it was.
     """
     data = os.path.join(directory, files.DATA_FILE)
     new = os.path.join(directory, files.NEW_DATA_FILE)
-    lock.claim()
     old = files.identity_of(data)
-    try:
+
+    def put_in_place() -> None:
         lock.check_alone()
-        files.clean_up(directory)
-        before = os.stat(data).st_size
+        # Says, where this process dies, that the rename may not be durable: who opens next sees to that.
+        os.close(files.make_file(os.path.join(directory, files.NEW_LOCK_FILE)))
+        os.rename(new, data)
+        adopt()
+        files.sync_directory(directory)
+
+    files.clean_up(directory)
+    before = os.stat(data).st_size
+    try:
         with explained(directory, directory):
             make(new)
-        after = os.stat(new).st_size
-
-        def put_in_place() -> None:
-            lock.check_alone()
-            # Says, where this process dies, that the rename may not be durable: who opens next sees to that.
-            os.close(files.make_file(os.path.join(directory, files.NEW_LOCK_FILE)))
-            os.rename(new, data)
-            adopt()
-            files.sync_directory(directory)
-
-        with registry.without_fork():
-            environment.replace(put_in_place)
-        files.remove_new_files(directory)
+            after = os.stat(new).st_size
+            with registry.without_fork():
+                environment.replace(put_in_place)
     except BaseException:
         if files.identity_of(data) == old:
             files.remove_new_files(directory)
         raise
-    finally:
-        lock.share()
+    files.remove_new_files(directory)
     return before - after
 
 
@@ -88,9 +84,7 @@ def vacuum(environment: Environment, genesis: bytes) -> Maker:
     """Makes a copy without the pages that are free."""
 
     def make(path: str) -> None:
-        size, free = environment.live_bytes(), files.free_bytes(environment.directory)
-        if free < size:
-            raise JournalFullError(environment.directory, f"a copy needs {size} bytes, and {free} are free")
+        check_room(environment.directory, environment.directory, environment.live_bytes())
         descriptor = files.make_file(path)
         try:
             environment.copy(descriptor)

@@ -85,6 +85,17 @@ def staged(path: str, *, more_bytes: int = MAP_BYTES_MIN) -> Iterator[StagedFile
     files.sync_file(path)
 
 
+def check_room(journal: str, directory: str, need_bytes: int) -> None:
+    """Refuse to fill a disk with what could not be finished.
+
+    Raises:
+        JournalFullError: less is free.
+    """
+    free = files.free_bytes(directory)
+    if free < need_bytes:
+        raise JournalFullError(journal, f"a copy needs {need_bytes} bytes, and {free} are free")
+
+
 @contextlib.contextmanager
 def explained(journal: str, directory: str) -> Iterator[None]:
     """What LMDB and the system say of a file in the making, in some directory, as errors of a journal."""

@@ -276,6 +276,11 @@ class Store:
         self.check()
         self._environment.copy(descriptor)
 
+    def live_bytes(self) -> int:
+        """Bytes that a compact copy has."""
+        self.check()
+        return self._environment.live_bytes()
+
     def now(self) -> int:
         """What this handle's clock says."""
         return time_of(self._clock)
@@ -336,16 +341,18 @@ class Store:
         self.check()
         if self.readonly:
             raise JournalReadonlyError(self.directory)
+        lock = cast("HandleLock", self._handle_lock)  # who writes has one
         saved: list[int] = []
         deadline = time.monotonic() + self.wait_timeout
 
         def replace_in_turn() -> None:
-            lock = cast("HandleLock", self._handle_lock)  # who writes has one
             saved.append(replace(self.directory, self._environment, lock, make, self._adopt))
 
         def chore() -> None:
             self._check_usable()
+            lock.claim()  # before the turn: who has the journal open is told of at once, and not waited for
             try:
+                lock.check_alone()
                 self._turn.run(replace_in_turn, deadline)
             except BaseException as error:
                 if not self._environment.is_open or self._has_new_file:
@@ -354,6 +361,7 @@ class Store:
                 raise
             finally:
                 self._has_new_file = False
+                lock.share()
 
         self.group.run_alone(chore)
         return saved[0]

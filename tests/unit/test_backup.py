@@ -300,12 +300,23 @@ def test_disk_that_fails_leaves_nothing(
 def test_copy_that_lmdb_cannot_write_leaves_nothing(store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says EIO for a full disk."""
     with monkeypatch.context() as patched:
-        patched.setattr(Environment, "copy", raising(lmdb.DiskError("mdb_env_copyfd: No space left on device")))
-        patched.setattr(files, "free_bytes", lambda _: 0)
-        with pytest.raises(JournalFullError, match="0 bytes are free") as caught:
+        patched.setattr(Environment, "copy", raising(lmdb.Error("mdb_env_copyfd: Input/output error")))
+        patched.setattr(files, "free_bytes", lambda _: files.ROOM_BYTES - 1)
+        with pytest.raises(JournalFullError, match=f"{files.ROOM_BYTES - 1} bytes are free") as caught:
             backed_up(store, place)
 
     assert caught.value.path == str(place)
+    assert names(place.parent) == ["journal"]
+
+
+def test_copy_that_has_no_room_is_not_begun(
+    store: Store, place: Path, copy: Copier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that it filled would refuse the journal's own intents, too."""
+    monkeypatch.setattr(files, "free_bytes", lambda _: 5_000)
+
+    with pytest.raises(JournalFullError, match=r"a copy needs \d+ bytes, and 5000 are free"):
+        copy(store, place)
     assert names(place.parent) == ["journal"]
 
 

@@ -478,7 +478,7 @@ def test_file_that_cannot_be_opened_again_ends_the_handle(
     before = rows(store)
     with monkeypatch.context() as patched:
         patched.setattr(Environment, "_open", raising(lmdb.MemoryError("mdb_env_open: Cannot allocate memory")))
-        with pytest.raises(lmdb.Error):
+        with pytest.raises(OSError, match="Cannot allocate memory"):
             act(store)
 
     with pytest.raises(JournalClosedError, match="Cannot allocate memory"):
