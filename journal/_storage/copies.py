@@ -39,7 +39,7 @@ def back_up(store: Store, target: str) -> int:
     """Make a copy of an open journal; the last position of its log."""
     own, place = os.path.realpath(store.directory), os.path.realpath(target)
     _refuse_inside(place, own)
-    return _make(place, store.copy_to, at=store.now(), need_bytes=store.live_bytes())
+    return _make(store.directory, place, store.copy_to, at=store.now(), need_bytes=store.live_bytes())
 
 
 def restore(backup: str, target: str, clock: Callable[[], int]) -> int:
@@ -51,7 +51,7 @@ def restore(backup: str, target: str, clock: Callable[[], int]) -> int:
     files.check_filesystem(os.path.dirname(place))
     files.check_data_file(backup)
     size = os.stat(os.path.join(backup, files.DATA_FILE)).st_size
-    return _make(place, lambda descriptor: _copy_still(backup, descriptor), at=time_of(clock), need_bytes=size)
+    return _make(backup, place, lambda descriptor: _copy_still(backup, descriptor), at=time_of(clock), need_bytes=size)
 
 
 def _refuse_inside(place: str, own: str) -> None:
@@ -59,28 +59,34 @@ def _refuse_inside(place: str, own: str) -> None:
         raise ValueError(f"{place!r} lies in the journal that is to be copied, {own!r}; name a directory outside of it")
 
 
-def _make(target: str, fill: Callable[[int], None], *, at: int, need_bytes: int) -> int:
-    """Fill a data file beside the target, make a copy of it that knows that it is one, and give it its name."""
+def _make(source: str, target: str, fill: Callable[[int], None], *, at: int, need_bytes: int) -> int:
+    """Make a copy beside the target, and give it its name when it is whole; the last position of its log."""
     _check_target(target)
     check_room(target, os.path.dirname(target), need_bytes)
-    with _staging_directory(target) as directory, explained(target, directory):
+    with _staging_directory(target) as directory:
         path = os.path.join(directory, files.DATA_FILE)
-        descriptor = files.make_file(path)
-        try:
-            fill(descriptor)
-        finally:
-            os.close(descriptor)
-        files.check_data_file(directory)
-        with staged(path) as copy:
-            genesis = digest(read_header(copy, directory).journal_id.encode())
-            copy.write(lambda txn: _mark(txn, genesis, at))
-            copy.check(genesis)
-            head = copy.read(lambda txn: StoreView(txn, genesis).head())
-        files.sync_directory(directory)
-        _check_target(target)
-        os.rename(directory, target)
+        with explained(target, path):
+            head = _write(source, path, fill, at)
+            files.sync_directory(directory)
+            _check_target(target)
+            os.rename(directory, target)
     files.sync_directory(os.path.dirname(target))
     return head
+
+
+def _write(source: str, path: str, fill: Callable[[int], None], at: int) -> int:
+    """Fill a data file, let it know that it is a copy, and check it; the last position of its log."""
+    descriptor = files.make_file(path)
+    try:
+        fill(descriptor)
+    finally:
+        os.close(descriptor)
+    files.check_data_file(os.path.dirname(path))
+    with staged(path) as copy:
+        genesis = digest(read_header(copy, source).journal_id.encode())
+        copy.write(lambda txn: _mark(txn, genesis, at))
+        copy.check(genesis)
+        return copy.read(lambda txn: StoreView(txn, genesis).head())
 
 
 def _mark(txn: lmdb.Transaction, genesis: bytes, at: int) -> None:
@@ -140,12 +146,15 @@ def _claim(directory: str) -> int:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(descriptor, directory):
+                    return descriptor
             except BlockingIOError:
                 pid = holder_of(descriptor)
                 os.close(descriptor)
                 raise JournalBusyError(directory, pid, _BEING_MADE, _WAIT) from None
-            if _is_at(descriptor, directory):
-                return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
             os.close(descriptor)  # who had it before has just given it its name
 
 

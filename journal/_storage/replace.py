@@ -67,7 +67,7 @@ def replace(directory: str, environment: Environment, lock: HandleLock, make: Ma
     files.clean_up(directory)
     before = os.stat(data).st_size
     try:
-        with explained(directory, directory):
+        with explained(directory, new):
             make(new)
             after = os.stat(new).st_size
             with registry.without_fork():

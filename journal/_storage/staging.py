@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -97,18 +98,26 @@ def check_room(journal: str, directory: str, need_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def explained(journal: str, directory: str) -> Iterator[None]:
-    """What LMDB and the system say of a file in the making, in some directory, as errors of a journal."""
+def explained(journal: str, path: str) -> Iterator[None]:
+    """What LMDB and the system say of a data file in the making, as errors of a journal."""
     try:
         yield
     except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError) as error:
         raise CorruptRecordError(None, f"a page of the data file: {error}") from error
     except (lmdb.Error, OSError) as error:
         code = getattr(error, "errno", None) or getattr(error, "code", None) or 0
-        free = files.free_bytes(directory)
-        is_full = isinstance(error, lmdb.MapFullError) or code in files.NO_ROOM
-        if is_full or (isinstance(error, lmdb.Error) and free < files.ROOM_BYTES):
+        free = files.free_bytes(os.path.dirname(path))
+        # LMDB reports a short write as EIO, whatever the reason.
+        is_short = isinstance(error, lmdb.Error) and (free < files.ROOM_BYTES or _is_limited(path))
+        if is_short or code in files.NO_ROOM or isinstance(error, lmdb.MapFullError):
             raise JournalFullError(journal, f"the disk took no more ({error}), {free} bytes are free") from error
         if isinstance(error, OSError):
             raise
         raise OSError(code, f"LMDB cannot write the new data file ({error})", journal) from error
+
+
+def _is_limited(path: str) -> bool:
+    """Whether a file is about as large as files of this process may be."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    size = os.stat(path).st_size if os.path.lexists(path) else 0
+    return limit != resource.RLIM_INFINITY and size + files.ROOM_BYTES > limit

@@ -81,6 +81,8 @@ class Store:
         self._failure: str | None = None
         # Re-entrant, since a signal's handler may come to it while its own thread holds it.
         self._closing = threading.RLock()
+        # A copy is one long read transaction: who waits until there is none must not find one, and hold up all others.
+        self._copying = threading.RLock()
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {self._data_path: files.identity_of(self._data_path)}
@@ -273,8 +275,9 @@ class Store:
 
     def copy_to(self, descriptor: int) -> None:
         """Write a compact copy of one state into an empty file, while others read and commit."""
-        self.check()
-        self._environment.copy(descriptor)
+        with self._copying:
+            self.check()
+            self._environment.copy(descriptor)
 
     def live_bytes(self) -> int:
         """Bytes that a compact copy has."""
@@ -363,7 +366,8 @@ class Store:
                 self._has_new_file = False
                 lock.share()
 
-        self.group.run_alone(chore)
+        with self._copying:
+            self.group.run_alone(chore)
         return saved[0]
 
     def _adopt(self) -> None:

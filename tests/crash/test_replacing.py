@@ -1,6 +1,7 @@
 """Another data file in the place of the open one, and copies, killed at each thing that they do to a file."""
 
 import pathlib
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from journal._storage import files
 from tests.crash.protocols import AFTER, BEFORE, Life, first_key
 from tests.crash.support.deaths import NEVER, Fuse, seam_of_files
 from tests.crash.support.processes import KILLED, Processes
-from tests.crash.support.service import Delivery, Service, World
+from tests.crash.support.service import STREAM, Delivery, Service, World
 from tests.crash.support.state import State, check_all, recover, take_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -193,3 +194,31 @@ def test_what_was_done_after_a_backup_is_not_done_again_by_what_is_restored(proc
     after = processes.run(look, world)
     assert {key: one.deliveries for key, one in after.sent.items()} == sent
     assert set(sent.values()) == {1}
+
+
+def fill_disk(world: World) -> list[str]:
+    """Tries to replace and to copy where files may not grow, and then where they may; gives what was raised."""
+    raised = []
+    with world.open() as j:
+        for number in range(100):
+            j.append(STREAM, Delivery("proving", "x" * 2_000), op_id=f"{number}")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        for call in (j.vacuum, j.rebuild, lambda: j.backup(place_of(world, BACKUP))):
+            try:
+                call()
+            except journal.JournalError as error:
+                raised.append(type(error).__name__)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert {path.name for path in world.path.iterdir()} == JOURNAL_FILES
+        assert not [path for path in world.path.parent.iterdir() if BACKUP in path.name]
+        j.vacuum()
+        j.rebuild()
+        assert j.backup(place_of(world, BACKUP)) == j.head() == 100
+        assert list(j.verify()) == []
+    return raised
+
+
+def test_file_that_may_not_grow_changes_nothing(processes: Processes, world: World) -> None:
+    """The journal goes on, and all can be done when there is room."""
+    assert processes.run(fill_disk, world) == ["JournalFullError"] * 3

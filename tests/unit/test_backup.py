@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from operator import methodcaller
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import lmdb
@@ -18,7 +20,7 @@ import pytest
 
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
-from journal._storage import copies, files, layout
+from journal._storage import copies, files, layout, staging
 from journal._storage.environment import Environment
 from journal._storage.staging import StagedFile
 from journal._storage.store import Store
@@ -32,7 +34,7 @@ from journal.errors import (
 )
 from journal.options import PAGE_RECORDS
 from journal.records import FORMAT_VERSION, CursorRow, Guarantee, Header, Phase, RestoredRow, StepRecord
-from tests.unit.support import START, Boom, InThread, open_store, raising
+from tests.unit.support import START, Boom, InterruptAt, InThread, lines_interrupted, open_store, raising
 
 CURSOR: Final = CursorRow(1, None, START)
 STAGING: Final = ".copy.journal-copy"
@@ -515,7 +517,7 @@ def test_newer_format_is_not_restored(store: Store, place: Path, copy: Copier) -
     with pytest.raises(UnsupportedFormatError) as caught:
         copy(store, place)
 
-    assert caught.value.found == FORMAT_VERSION + 1
+    assert (caught.value.found, caught.value.path) == (FORMAT_VERSION + 1, store.directory)
     assert names(place.parent) == ["journal"]
 
 
@@ -540,3 +542,25 @@ def test_more_records_than_a_page_are_copied(store: Store, place: Path, copy: Co
     store.commit(append_many)
 
     assert copy(store, place) == PAGE_RECORDS + 2
+
+
+@pytest.mark.parametrize("module", [copies, staging])
+def test_interrupt_at_any_line_leaves_a_whole_copy_or_none(
+    store: Store, tmp_path: Path, copy: Copier, module: ModuleType
+) -> None:
+    """And stops nobody who makes the next one."""
+
+    def run(interrupt: InterruptAt) -> None:
+        place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            copy(store, place)
+        if not place.exists():
+            copy(store, place)
+        assert names(place) == [files.DATA_FILE]
+        twin = open_store(place, readonly=True)
+        assert list(twin.verify()) == []
+        assert twin.is_copy
+        twin.close()
+
+    assert lines_interrupted(module, run) > 10
+    assert [name for name in names(tmp_path) if name.startswith(".")] == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
 from operator import methodcaller
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import lmdb
@@ -16,7 +18,7 @@ import pytest
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.payloads import digest
-from journal._storage import files, layout, registry, replace
+from journal._storage import files, layout, registry, replace, staging
 from journal._storage.environment import Environment
 from journal._storage.files import FileIdentity
 from journal._storage.handles import HandleLock
@@ -43,7 +45,7 @@ from journal.records import (
     StepRecord,
     Via,
 )
-from tests.unit.support import START, Boom, InThread, open_store, raising
+from tests.unit.support import START, Boom, InterruptAt, InThread, lines_interrupted, open_store, raising
 
 FILES: Final = {files.DATA_FILE, files.LMDB_LOCK_FILE, files.OWNERS_FILE, files.TURN_FILE}
 CURSOR: Final = CursorRow(3, None, START)
@@ -618,3 +620,54 @@ def test_error_of_ours_gives_the_lock_back(
     other.share()
     os.close(other.descriptor)
     can_go_on(store)
+
+
+@pytest.mark.parametrize("module", [replace, staging])
+def test_interrupt_at_any_line_leaves_a_journal_that_goes_on(
+    tmp_path: Path, act: Callable[[Store], Any], module: ModuleType
+) -> None:
+    """In this handle, or where that has ended, in the next one."""
+
+    def run(interrupt: InterruptAt) -> None:
+        directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        store = open_store(directory)
+        store.commit(methodcaller("append", StepRecord(key_form("step"), START, b"1")))
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            act(store)
+        try:
+            can_go_on(store)
+        except JournalClosedError:
+            store.close()
+            store = open_store(directory)
+            can_go_on(store)
+        act(store)
+        assert names(store) == FILES
+        store.close()
+
+    assert lines_interrupted(module, run) > 10
+
+
+def test_replacing_waits_for_a_copy(store: Store, act: Callable[[Store], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it holds up anybody: the others read and commit on."""
+    reached, go_on = threading.Event(), threading.Event()
+    copy = Environment.copy
+
+    def slow_copy(environment: Environment, descriptor: int) -> None:
+        reached.set()
+        assert go_on.wait(30)
+        copy(environment, descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Environment, "copy", slow_copy)
+        descriptor = files.make_file(str(data(store).with_name("a copy")))
+        copying = InThread(lambda: store.copy_to(descriptor))
+        assert reached.wait(30)
+        acting = InThread(lambda: act(store))
+        can_go_on(store)
+        go_on.set()
+        copying.result()
+        acting.result()
+
+    os.close(descriptor)
+    data(store).with_name("a copy").unlink()
+    assert names(store) == FILES
