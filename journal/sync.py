@@ -64,7 +64,8 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         FileNotFoundError: no journal is there and `create` is false, or the parent directory is missing.
         PermissionError: its files may not be opened.
         JournalLockedError: this process has it open already.
-        JournalBusyError: a process of another pid namespace has this one's pid, or one that is stopped just makes it.
+        JournalBusyError: a process of another pid namespace has this one's pid, or one that is stopped just makes it, or
+            one replaces its data file (`vacuum`, `rebuild`) for longer than `wait_timeout`.
         UnsupportedFormatError: the directory holds something else, a newer format, or a damaged data file.
         UnsupportedFilesystemError: it lies on a network file system.
     """
