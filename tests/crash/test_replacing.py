@@ -1,8 +1,11 @@
 """Another data file in the place of the open one, and copies, killed at each thing that they do to a file."""
 
+import itertools
+import os
 import pathlib
 import resource
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +15,8 @@ import journal
 from journal._storage import files
 from tests.crash.protocols import AFTER, BEFORE, Life, first_key
 from tests.crash.support.deaths import NEVER, Fuse, seam_of_files
-from tests.crash.support.processes import KILLED, Processes
+from tests.crash.support.processes import KILLED, Processes, say_parent
+from tests.crash.support.recipient import KINDS
 from tests.crash.support.service import STREAM, Delivery, Service, World
 from tests.crash.support.state import State, check_all, recover, take_state
 
@@ -222,3 +226,35 @@ def fill_disk(world: World) -> list[str]:
 def test_file_that_may_not_grow_changes_nothing(processes: Processes, world: World) -> None:
     """The journal goes on, and all can be done when there is room."""
     assert processes.run(fill_disk, world) == ["JournalFullError"] * 3
+
+
+def work_and_replace(world: World) -> None:
+    """Three threads append and settle without end, and one replaces the data file again and again."""
+
+    def work(number: int) -> None:
+        service = Service(world, is_watched=False)
+        for count in itertools.count():
+            service.settle(j, service.append(j, KINDS[count % len(KINDS)], f"{os.getpid()} {number} {count}"))
+
+    with world.open() as j:
+        for number in range(3):
+            threading.Thread(target=work, args=(number,), daemon=True).start()
+        for count in itertools.count():
+            (j.vacuum if count % 2 else j.rebuild)()
+            say_parent("replaced")
+
+
+def test_killed_at_random_while_the_file_is_replaced_under_load(processes: Processes, world: World) -> None:
+    """Whatever was acknowledged is there, and nothing is done twice, kill after kill. The moments are the kernel's."""
+    for number in range(12):
+        working = processes.start(work_and_replace, world)
+        for _ in range(1 + number % 3):
+            assert working.hear() == "replaced"
+        for _ in range(number * 200):
+            os.sched_yield()
+
+        assert working.kill() == KILLED
+
+        walk, state = processes.run(recover, world, is_watched=False)
+        check_all(world, walk, state)
+        assert {path.name for path in world.path.iterdir()} == JOURNAL_FILES
