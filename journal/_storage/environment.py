@@ -261,6 +261,15 @@ def create_data_file(directory: str, name: str, rows: dict[bytes, bytes]) -> Non
         env.close()
 
 
+def peek(directory: str, look: Callable[[lmdb.Transaction], T]) -> T:
+    """What a function sees in a data file that nobody has open, without the lock file that LMDB would make beside it."""
+    with (
+        _open(directory, readonly=True, map_bytes=MAP_BYTES_MIN, lock=False) as env,
+        env.begin() as txn,
+    ):
+        return look(txn)
+
+
 def _open_any_size(directory: str, *, readonly: bool, map_bytes: int) -> lmdb.Environment:
     while True:
         try:
@@ -272,7 +281,9 @@ def _open_any_size(directory: str, *, readonly: bool, map_bytes: int) -> lmdb.En
             map_bytes //= 2
 
 
-def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False) -> lmdb.Environment:
+def _open(
+    path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False, lock: bool = True
+) -> lmdb.Environment:
     return lmdb.open(
         path,
         # Round up to whole pages: LMDB takes any number and uses no part of a page.
@@ -294,7 +305,7 @@ def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, cre
         # reader. So slots are kept for the next read.
         max_spare_txns=SPARE_READERS,
         max_dbs=0,
-        lock=True,
+        lock=lock,
         # Two engines are linked in, and an environment variable can change the default: name the one of our format.
         lib_version=0,
     )

@@ -25,8 +25,9 @@ import msgspec
 from journal._core.payloads import digest
 from journal._core.requests import Transaction
 from journal._storage import files, layout, owners, registry
-from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file
+from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file, peek
 from journal._storage.group import Entry, GroupCommit
+from journal._storage.migration import migrate
 from journal._storage.transaction import StoreTransaction
 from journal._storage.turn import Turn
 from journal._storage.verify import findings
@@ -52,6 +53,9 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ROOM_BYTES: Final = 4 * 1024 * 1024
 """With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
 
+
+_NO_HEADER: Final = (LookupError, TypeError)
+"""What is raised by taking the first field of something else than a header."""
 
 _SAME_PID: Final = "LMDB tells processes apart by their pids, and this one's is taken in another pid namespace"
 _SHARE_PIDS: Final = (
@@ -89,6 +93,12 @@ class Store:
         deadline = time.monotonic() + wait_timeout
         while not self._open_once(map_size, max_size, deadline):
             time.sleep(POLL_SECONDS_MAX)
+        if self.header.format_version < FORMAT_VERSION and not readonly:
+            try:
+                self._migrate(deadline)
+            except BaseException:
+                self.close()
+                raise
 
     def _open_once(self, map_size: int, max_size: int | None, deadline: float) -> bool:
         """Open the files; False where another process is in the way, which is waited for until the deadline."""
@@ -108,11 +118,11 @@ class Store:
         self._has_owner_row = False
         self._head = 0
         self._descriptors: list[int] = []
+        _refuse_newer(directory)
         self._environment = _open_environment(directory, readonly=self.readonly, map_size=map_size, max_size=max_size)
         self._finalizer = weakref.finalize(self, _release, self._environment, self._descriptors)
         try:
-            self.header = _read_header(self._environment, directory)
-            self._header_row = self._environment.read(lambda txn: bytes(txn.get(layout.HEADER_KEY) or b""))
+            self.header, self._header_row = _read_header(self._environment, directory)
             self._genesis = digest(self.header.journal_id.encode())
             if not self.readonly:
                 for name in (files.TURN_FILE, files.OWNERS_FILE):
@@ -132,6 +142,19 @@ class Store:
             closed_error=lambda: JournalClosedError(directory),
             after_interrupt=lambda: cast("Store", this())._release_turn(),  # noqa: SLF001 - it is our own
         )
+
+    def _migrate(self, deadline: float) -> None:
+        """Make a journal of an older format into today's, in the writer's turn; which is nothing where another did."""
+        is_done = False
+        while not is_done:
+            try:
+                self._turn.run(lambda: self._environment.write(migrate), deadline)
+                is_done = True
+            except lmdb.MapFullError:
+                self._environment.grow(settles=False)
+            except lmdb.Error as error:
+                raise self._after_failure(error)() from error  # noqa: RSE102 - what is called makes the error
+        self.header, self._header_row = _read_header(self._environment, self.directory)
 
     # --- what everything above uses ----------------------------------------------------------------------------
 
@@ -515,18 +538,34 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
 
 
-def _read_header(environment: Environment, directory: str) -> Header:
+def _read_header(environment: Environment, directory: str) -> tuple[Header, bytes]:
+    """The header, and its row as it stands."""
     try:
-        raw = environment.read(lambda txn: StoreView(txn, b"").raw_header())
-        if raw is None:
+        raw, row = environment.read(lambda txn: (StoreView(txn, b"").raw_header(), txn.get(layout.HEADER_KEY)))
+        if raw is None or row is None:
             raise UnsupportedFormatError(directory, "an LMDB environment without a journal's header", files.SUPPORTED)
-        # The version comes first in every format: it is read before anything else is believed.
-        version = msgspec.msgpack.decode(raw)[0]
-        if version not in range(FORMAT_VERSION_OLDEST, FORMAT_VERSION + 1):
-            raise UnsupportedFormatError(directory, version, files.SUPPORTED)
-        return msgspec.msgpack.decode(raw, type=Header)
-    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, LookupError, TypeError) as error:
+        _check_version(directory, raw)
+        return msgspec.msgpack.decode(raw, type=Header), bytes(row)
+    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, *_NO_HEADER) as error:
         raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
+
+
+def _check_version(directory: str, raw: bytes) -> None:
+    # The version comes first in every format: it is read before anything else is believed.
+    version = msgspec.msgpack.decode(raw)[0]
+    if version not in range(FORMAT_VERSION_OLDEST, FORMAT_VERSION + 1):
+        raise UnsupportedFormatError(directory, version, files.SUPPORTED)
+
+
+def _refuse_newer(directory: str) -> None:
+    """Refuse a newer format before LMDB makes its lock file beside it; where there is one, it was opened here before.
+
+    Whatever else is wrong is told by the ordinary open, which alone may look while another process writes.
+    """
+    if not os.path.exists(os.path.join(directory, files.LMDB_LOCK_FILE)):
+        with contextlib.suppress(lmdb.Error, MemoryError, CorruptRecordError, msgspec.DecodeError, *_NO_HEADER):
+            raw = peek(directory, lambda txn: StoreView(txn, b"").raw_header())
+            _check_version(directory, raw or b"")
 
 
 def _release(environment: Environment, descriptors: list[int]) -> None:

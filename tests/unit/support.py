@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final, Generic, Self, TypeVar
 
+import lmdb
 import msgspec
 
 from journal._core import requests
@@ -434,6 +435,14 @@ def open_store(directory: Path, *, clock: Callable[[], int] = lambda: START, **o
         "wait_timeout": WAIT_TIMEOUT_SECONDS,
     }
     return Store(str(directory), clock=clock, **(given | options))
+
+
+def lmdb_error(code: int, kind: type[lmdb.Error] = lmdb.Error) -> lmdb.Error:
+    """An error of LMDB's, as py-lmdb raises it."""
+    error: Any = kind(f"mdb_txn_commit: {os.strerror(code)}")
+    error.code = code
+    made: lmdb.Error = error
+    return made
 
 
 PATIENCE: Final = 30.0

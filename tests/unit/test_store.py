@@ -42,7 +42,7 @@ from journal.options import MAP_BYTES_MIN, MAP_RESERVE_BYTES
 from journal.records import FORMAT_VERSION, Guarantee, Header, Phase, StepRecord
 from journal.values import Committed
 from tests.unit.golden import JOURNAL
-from tests.unit.support import START, Boom, InThread, open_store, raising, until, unused
+from tests.unit.support import START, Boom, InThread, lmdb_error, open_store, raising, until, unused
 
 EIO: Final = 5
 ENOSPC: Final = 28
@@ -87,14 +87,6 @@ def entry(decide: Callable[[Any], Any], *, settles: bool = False, seconds: float
 def op_ids(store: Store) -> list[str]:
     """The operations that are there."""
     return [stored.head.op_id for stored in store.read(lambda view: view.operations(None, 0, 100)).operations]
-
-
-def lmdb_error(code: int, kind: type[lmdb.Error] = lmdb.Error) -> lmdb.Error:
-    """An error of LMDB's, as py-lmdb raises it."""
-    error: Any = kind(f"mdb_txn_commit: {os.strerror(code)}")
-    error.code = code
-    made: lmdb.Error = error
-    return made
 
 
 class Commits:
@@ -296,8 +288,8 @@ def rewritten(directory: Path, key: bytes, value: bytes | None) -> None:
 @pytest.mark.parametrize(
     "value, found",
     [
-        (layout.seal(layout.HEADER_KEY, encode([2, "id", START])), "a journal of format 2"),
-        (layout.seal(layout.HEADER_KEY, encode([2])), "a journal of format 2"),
+        (layout.seal(layout.HEADER_KEY, encode([3, "id", START])), "a journal of format 3"),
+        (layout.seal(layout.HEADER_KEY, encode([3])), "a journal of format 3"),
         (layout.seal(layout.HEADER_KEY, encode({"format": 3})), "a damaged header"),
         (layout.seal(layout.HEADER_KEY, encode([])), "a damaged header"),
         (layout.seal(layout.HEADER_KEY, encode([1, 7, START])), "a damaged header"),
