@@ -58,6 +58,16 @@ MAP_BYTES_MAX: Final = 1 << 46
 MAP_RESERVE_BYTES: Final = 256 * 1024
 """Room below `max_size` that only outcomes may use, so that what is in flight can be recorded at the ceiling."""
 
+DISK_RESERVE_BYTES: Final = 256 * 1024
+"""Bytes of the data file kept allocated past its last page, so that what is in flight can be recorded on a full disk: an
+outcome renews at most a dozen pages, most of which are used again by the one after the next."""
+
+DISK_STEP_BYTES: Final = 256 * 1024
+"""What is allocated more than is needed, so that hundreds of commits share one call of the file system's."""
+
+DISK_RETRY_BYTES: Final = 64 * 1024
+"""More than that must be free than was missing, before a disk that was full counts as one with room."""
+
 READERS_MAX: Final = 2_048
 """Reader slots shared by all processes: one for each live read transaction, 64 bytes each."""
 

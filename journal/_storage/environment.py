@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _BEGIN_TRIES: Final = 100
 _PAGE_BYTES: Final = 4_096
+_FREE_LIST_PAGES: Final = 16
+"""More than the table of free pages has been seen to renew in one commit."""
 READERS_FULL: Final = f"all {READERS_MAX} reader slots are taken by living processes"
 _BEING_MADE: Final = "LMDB's lock file is just being made"
 _PROT_NONE: Final = 0
@@ -139,6 +141,7 @@ class Environment:
         map_bytes = map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES)
         self._env: lmdb.Environment | None = _open_any_size(directory, readonly=readonly, map_bytes=map_bytes)
         self._sweep()
+        self._table = self.read(lambda txn: self._require().open_db(None, txn=txn, create=False))
 
     def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
         """Run a function in a read transaction; nothing of LMDB's may leave it."""
@@ -221,6 +224,16 @@ class Environment:
             page_bytes: int = env.stat()["psize"]
             return info["map_size"], (info["last_pgno"] + 1) * page_bytes
 
+    def end_after(self, txn: lmdb.Transaction, touched: int) -> int:
+        """The offset up to which the data file's pages may reach when a transaction that touched some rows commits."""
+        env = self._require()
+        before, after = env.stat(), txn.stat(self._table)
+        pages_before, pages_after = _pages_of(before), _pages_of(after)
+        # A row that is written anew renews its page and those above it; the list of free pages takes some itself.
+        renewed = min(pages_before, touched * after["depth"]) + _FREE_LIST_PAGES
+        last: int = env.info()["last_pgno"]
+        return (last + 1 + max(0, pages_after - pages_before) + renewed) * int(before["psize"])
+
     def close(self) -> None:
         """Close the environment when every transaction of this process has ended; twice is fine."""
         self.gate.alone(self._close)
@@ -234,6 +247,11 @@ class Environment:
         if self._env is None:
             raise JournalClosedError(self.directory)
         return self._env
+
+
+def _pages_of(stat: Any) -> int:
+    pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return pages
 
 
 def _check_address_space(directory: str, more_bytes: int) -> None:

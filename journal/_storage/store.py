@@ -28,6 +28,7 @@ from journal._storage import files, layout, owners, registry
 from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file, peek
 from journal._storage.group import Entry, GroupCommit
 from journal._storage.migration import migrate
+from journal._storage.reserve import NO_ROOM, Reserve
 from journal._storage.transaction import StoreTransaction
 from journal._storage.turn import Turn
 from journal._storage.verify import findings
@@ -49,7 +50,6 @@ from journal.values import Finding, Stats
 
 T = TypeVar("T")
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ROOM_BYTES: Final = 4 * 1024 * 1024
 """With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
 
@@ -132,6 +132,8 @@ class Store:
                     self._identities[path] = files.identity_of(path)
                 self._turn = Turn(directory, self._descriptors[0])
                 self._owner = owners.Owner(self._descriptors[1])
+                self._descriptors.append(os.open(self._data_path, os.O_RDWR | os.O_CLOEXEC))
+                self._reserve = Reserve(self._descriptors[2], max_size=max_size)
         except BaseException:
             self._finalizer()
             raise
@@ -329,18 +331,46 @@ class Store:
                     for entry in todo:
                         self._commit_turn([entry])
                     return
+            except _NoRoomError as error:
+                self._commit_apart(todo, error.writers, self._full(error.cause))
+                return
             except _OverwrittenError:
                 self._fail(f"its {files.DATA_FILE} was overwritten while it was open")
-            except lmdb.Error as error:
+            except (lmdb.Error, OSError) as error:
                 reason = self._after_failure(error)
+                writers = [entry for entry in todo if not entry.settles]
+                if isinstance(reason(), JournalFullError) and 0 < len(writers) < len(todo):
+                    self._commit_apart(todo, writers, reason)
+                    return
                 for entry in todo:
                     entry.fail(reason())
                 return
+
+    def _commit_apart(self, todo: list[Entry], writers: list[Entry], reason: Callable[[], Exception]) -> None:
+        """Commit entries on a disk without room for some of them: those that may go on first, outcomes above all."""
+        others = [entry for entry in todo if entry not in writers]
+        if others:
+            self._commit_turn(others)
+        if len(writers) > 1 and self._keeps_reserve():
+            for entry in writers:
+                self._commit_turn([entry])
+            return
+        for entry in writers:
+            entry.fail(reason())
+
+    def _keeps_reserve(self) -> bool:
+        """Whether the reserve at least is there, so that some of those that are refused together may fit alone."""
+        try:
+            self._reserve.keep(self._environment.sizes()[1])
+        except OSError:
+            return False
+        return True
 
     def _attempt(self, entries: list[Entry]) -> list[Entry]:
         """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
         batch = _Batch(entries, self._genesis, self._owner, has_owner_row=self._has_owner_row)
         batch.expects(self._header_row, self._head)
+        batch.keep_reserve = lambda txn, touched: self._reserve.keep(self._environment.end_after(txn, touched))
         interrupt: BaseException | None = None
         try:
             self._environment.write(batch.decide_and_commit)
@@ -367,21 +397,25 @@ class Store:
             return frame.digest == record_digest
         return False
 
-    def _after_failure(self, error: lmdb.Error) -> Callable[[], Exception]:
+    def _after_failure(self, error: lmdb.Error | OSError) -> Callable[[], Exception]:
         """What a failed commit means: no room (try again later), or a disk that fails (this handle ends)."""
-        code = getattr(error, "code", None)
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        size = os.stat(self._data_path).st_size
-        is_limited = limit != resource.RLIM_INFINITY and size + _ROOM_BYTES > limit
-        free = files.free_bytes(self.directory)
-        if code in _NO_ROOM or is_limited or free < _ROOM_BYTES:
-            reason = f"the disk took no more ({error}), {free} bytes are free" + (
-                f", and files may have {limit} bytes" if is_limited else ""
-            )
-            return lambda: JournalFullError(self.directory, reason)
+        code = getattr(error, "code", None) or getattr(error, "errno", None)
+        if code in NO_ROOM or self._is_limited() or files.free_bytes(self.directory) < _ROOM_BYTES:
+            return self._full(error)
         text = f"{type(error).__name__}: {error}"
         self._fail(f"a commit failed ({text})")
         return lambda: CommitFailedError(self.directory, text)
+
+    def _full(self, error: BaseException) -> Callable[[], Exception]:
+        reason = f"the disk took no more ({error}), {files.free_bytes(self.directory)} bytes are free"
+        if self._is_limited():
+            reason += f", and files may have {_file_limit()} bytes"
+        return lambda: JournalFullError(self.directory, reason)
+
+    def _is_limited(self) -> bool:
+        """Whether the data file is about as long as a file of this process may be."""
+        limit = _file_limit()
+        return limit != resource.RLIM_INFINITY and os.stat(self._data_path).st_size + _ROOM_BYTES > limit
 
     def _check_usable(self) -> None:
         """Refuse to write after a failed flush, and into a file that the path no longer names."""
@@ -399,6 +433,15 @@ class Store:
                 raise JournalClosedError(self.directory, reason)
 
 
+class _NoRoomError(Exception):
+    """The disk has no room for what entries wrote that do not settle anything."""
+
+    def __init__(self, writers: list[Entry], cause: OSError) -> None:
+        super().__init__()
+        self.writers = writers
+        self.cause = cause
+
+
 class _OverwrittenError(Exception):
     """The data file holds another journal, or an older state of this one, than when it was opened."""
 
@@ -412,6 +455,7 @@ class _Batch:
         self.spoiled: Entry | None = None
         self.last: tuple[int, bytes] | None = None
         self.has_owner_row = has_owner_row
+        self.keep_reserve: Callable[[lmdb.Transaction, int], None]
         self._entries = entries
         self._genesis = genesis
         self._owner = owner
@@ -428,11 +472,12 @@ class _Batch:
         view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self.has_owner_row)
         if txn.get(layout.HEADER_KEY) != self._header_row or view.last[0] < self.head:
             raise _OverwrittenError
+        writers: list[Entry] = []
         for entry in self._entries:
             if not entry.take():
                 continue  # who asked for it took it back
             view.at = entry.at
-            count = len(view.appended)
+            count, touched = len(view.appended), view.touched
             try:
                 answer = entry.decide(view)
             except lmdb.Error:
@@ -446,6 +491,15 @@ class _Batch:
                 self._refusals.append((entry, error))
             else:
                 self._answers.append((entry, answer, view.appended[count:]))
+                if view.touched != touched and not entry.settles:
+                    writers.append(entry)
+        if writers:
+            try:
+                self.keep_reserve(txn, view.touched)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise _NoRoomError(writers, error) from error
+                raise
         if view.has_changes:
             self.last = view.last if view.appended else None
         txn.commit()  # of nothing, too: that writes nothing, and unlike an abort it waits for no reader of this process
@@ -463,6 +517,10 @@ class _Batch:
             # Not kept here: what was raised in a frame of this batch leads back to it.
             entry, refusal = self._refusals.pop()
             entry.fail(refusal)
+
+
+def _file_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]
 
 
 def time_of(clock: Callable[[], int]) -> int:
@@ -514,7 +572,7 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
             create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
     except lmdb.Error as error:
         free = files.free_bytes(directory)
-        if getattr(error, "code", None) in _NO_ROOM or free < _ROOM_BYTES:
+        if getattr(error, "code", None) in NO_ROOM or free < _ROOM_BYTES:
             raise JournalFullError(directory, f"the disk took no more ({error}), {free} bytes are free") from error
         raise CommitFailedError(directory, f"{type(error).__name__}: {error}") from error
     os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))

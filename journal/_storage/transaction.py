@@ -27,6 +27,9 @@ from journal.records import (
     StreamRow,
 )
 
+ROW_PAGE_BYTES: Final = 4_096
+"""A row that is so long has pages of its own."""
+
 _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 
 
@@ -41,6 +44,8 @@ class StoreTransaction(StoreView):
         self.at = 0
         self.appended: list[tuple[int, LogRecord]] = []
         self.has_changes = False
+        self.touched = 0
+        """How many rows were written or deleted, and how many whole pages with them."""
         self.has_owner_row = has_owner_row
         self.last = self.tail()
         self._owner = owner
@@ -55,6 +60,7 @@ class StoreTransaction(StoreView):
         ):
             raise _refused(layout.LOG)
         self.has_changes = True
+        self.touched += 1
         self.last = position, record_digest
         self.appended.append((position, record))
         if isinstance(record, EffectEntry):
@@ -81,6 +87,7 @@ class StoreTransaction(StoreView):
         """An effect has one index row, in one of two tables: take it out of the other one."""
         other = layout.SETTLED if entry.phase in UNFINISHED_PHASES else layout.UNFINISHED
         self._txn.delete(layout.form_key(other, entry.key))
+        self.touched += 1
 
     def _put_owner_row(self) -> None:
         """Say who this owner is, once; and forget the dead, whom nobody will find alive without a row either."""
@@ -96,11 +103,13 @@ class StoreTransaction(StoreView):
     def _delete_row(self, key: bytes) -> None:
         self._txn.delete(key)
         self.has_changes = True
+        self.touched += 1
 
     def _put_row(self, key: bytes, content: bytes) -> None:
         if not self._txn.put(key, layout.seal(key, content)):
             raise _refused(key[:1])
         self.has_changes = True
+        self.touched += 1 + len(content) // ROW_PAGE_BYTES
 
 
 def _refused(table: bytes) -> lmdb.Error:
