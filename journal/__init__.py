@@ -36,7 +36,7 @@ from journal.errors import (
     UnsupportedFilesystemError,
     UnsupportedFormatError,
 )
-from journal.sync import Journal, open  # noqa: A004 - `journal.open` is how the module is used
+from journal.sync import Journal, open, verify  # noqa: A004 - `journal.open` is how the module is used
 from journal.values import (
     Accepted,
     AlreadyCommitted,
@@ -96,4 +96,5 @@ __all__ = [
     "UnsupportedFormatError",
     "open",
     "open_async",
+    "verify",
 ]

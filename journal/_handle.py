@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from journal._core.effects import check_seconds
@@ -14,8 +14,10 @@ from journal._drive.calls import ThreadCall
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log, check_logger
+from journal._storage.examination import examine
 from journal._storage.store import Store
 from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
+from journal.values import Finding
 
 T = TypeVar("T")
 
@@ -123,6 +125,15 @@ class Face:
     def journal_id(self) -> str:
         """The journal's own id, 32 hexadecimal digits."""
         return self._store.header.journal_id
+
+
+def verify_path(path: str | os.PathLike[str]) -> Iterator[Finding]:
+    """What is wrong with the journal in a directory, which nobody here need have open.
+
+    Raises:
+        FileNotFoundError: no data file is there.
+    """
+    return examine(_directory(path))
 
 
 def _directory(path: Any) -> str:

@@ -28,6 +28,12 @@ PROOF_BYTES_MAX: Final = 65_536
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of an operation, or of a result of `run_effect` or `step`, as JSON; one record is one LMDB value."""
 
+EXAMINATION_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A data file up to here has its pages looked at by `verify` itself; a larger one in a process of their own."""
+
+EXAMINATION_SECONDS_MAX: Final = 600
+"""How long a process that looks at a damaged or large file may take."""
+
 VALUE_DEPTH_MAX: Final = 128
 """Levels of nesting of a value; decoders recurse, and a stack is not endless."""
 

@@ -12,7 +12,7 @@ from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
 from journal._drive.common import is_coroutine_function
-from journal._handle import Face, Handle
+from journal._handle import Face, Handle, verify_path
 from journal.errors import Key, NotPerformed
 from journal.options import MAP_BYTES_DEFAULT, RECONCILE_TIMEOUT_SECONDS, WAIT_TIMEOUT_SECONDS
 from journal.values import (
@@ -80,6 +80,18 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
             logger=logger,
         )
     )
+
+
+def verify(path: str | os.PathLike[str]) -> Iterator[Finding]:
+    """What is wrong with the journal in a directory, whether or not it can be opened; empty when it is sound.
+
+    A process of its own looks at it, which a damaged file may end: that is a finding too. Changes nothing. For a journal
+    that is open, `Journal.verify` is quicker.
+
+    Raises:
+        FileNotFoundError: no data file is there.
+    """
+    return verify_path(path)
 
 
 class Journal(Face):

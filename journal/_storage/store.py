@@ -26,6 +26,7 @@ from journal._core.payloads import digest
 from journal._core.requests import Transaction
 from journal._storage import files, layout, owners, registry
 from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file, peek
+from journal._storage.examination import examined
 from journal._storage.group import Entry, GroupCommit
 from journal._storage.migration import migrate
 from journal._storage.reserve import NO_ROOM, Reserve
@@ -252,8 +253,12 @@ class Store:
         )
 
     def verify(self) -> Iterator[Finding]:
-        """What is wrong with the log and its indexes, in bounded read transactions."""
+        """What is wrong with the file's pages, the log and its indexes, in bounded read transactions."""
         self.check()
+        return examined(self.directory, self._environment.read, self.walk)
+
+    def walk(self) -> Iterator[Finding]:
+        """What is wrong with the log and its indexes, where the file's pages are sound."""
         return findings(self.read, self._genesis)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ _OPERATION_TAG: Final = 1
 _PASSED: Final = 0
 """In the place of a position: nothing was found up to here."""
 
-_DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
+_DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.CursorFullError)
 
 
 class StoreView:
