@@ -194,7 +194,10 @@ class Journal(Face):
         return self._store.stats()
 
     def verify(self) -> Iterator[Finding]:
-        """What is wrong with the log, its digest chain and its indexes; empty when it is sound. Changes nothing."""
+        """What is wrong with the file's pages, the log, its digest chain and its indexes; empty when it is sound.
+
+        Changes nothing. Where pages are damaged, the records are looked at by a process of their own, which they may end.
+        """
         self._check_caller()
         return self._store.verify()
 

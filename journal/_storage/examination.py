@@ -12,6 +12,7 @@ import contextlib
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -30,6 +31,13 @@ Read = Callable[[Callable[[lmdb.Transaction], T]], T]
 
 _FILE: Final = "file"
 _PIN_TRIES: Final = 100
+_PAGE_HEADER_BYTES: Final = 16
+_PAGE: Final = struct.Struct("<10xHH")
+"""Of LMDB 0.9's `MDB_page`: flags, and where the list of rows ends."""
+_BRANCH: Final = 1
+_SLOT: Final = struct.Struct("<H")
+_NODE: Final = struct.Struct("<HHHH")
+"""LMDB 0.9's `MDB_node`: three parts of a page's number (in a leaf: length and flags), bytes of the key."""
 _META_BYTES: Final = 2 * 65_536
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -82,12 +90,41 @@ def problems_at(path: str, transaction: int | None) -> list[str] | None:
         kind: Any = lmdb.verify._Verifier  # noqa: SLF001 - its public face takes a path alone
         verifier = kind(_Pinned(file, first), size)
         try:
-            problems: list[str] = verifier.verify()
+            problems: list[str] = verifier.verify() or _separator_problems(verifier)
         except lmdb.verify.VerifyError as error:
             return [str(error)]
         except Exception as error:  # noqa: BLE001 - whatever a damaged file makes of the verifier, it is damaged
             return [f"{type(error).__name__}: {error}"]
         return problems if transaction in (None, verifier.meta.txnid) else None
+
+
+def _separator_problems(verifier: Any) -> list[str]:
+    """What is wrong with the keys in the tree's branches, which the binding's verifier does not hold against the leaves."""
+    found = []
+    todo: list[tuple[int, bytes, bytes | None]] = []
+    if verifier.meta.main.depth:
+        todo.append((verifier.meta.main.root, b"", None))
+    while todo:
+        page, low, high = todo.pop()
+        data = verifier.read_page(page)
+        flags, lower = _PAGE.unpack_from(data)
+        nodes = [_node(data, slot) for slot in range(_PAGE_HEADER_BYTES, lower, 2)]
+        if flags & _BRANCH:
+            # The first one has no key of its own: it holds whatever comes before the second.
+            keys = [low, *(key for _, key in nodes[1:])]
+            todo += zip((child for child, _ in nodes), keys, [*keys[1:], high], strict=True)
+        else:
+            keys = [key for _, key in nodes]
+        if keys and (keys[0] < low or (high is not None and keys[-1] >= high)):
+            found.append(f"page {page} has keys that the branch above it does not lead to")
+    return found
+
+
+def _node(data: bytes, slot: int) -> tuple[int, bytes]:
+    """Of a row in a page: the child's number, where it is a branch, and the key."""
+    (place,) = _SLOT.unpack_from(data, slot)
+    low, middle, high, key_bytes = _NODE.unpack_from(data, place)
+    return low | middle << 16 | high << 32, data[place + _NODE.size : place + _NODE.size + key_bytes]
 
 
 class _Pinned:

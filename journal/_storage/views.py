@@ -160,6 +160,8 @@ class StoreView:
             if not _moved(cursor.prev if found else cursor.last):
                 return 0
             key, value = _item(cursor)
+            if key > prefix + b"\xff" * 8:
+                raise CorruptRecordError(None, "a search of the index came out too far", stream=name)
             if not key.startswith(prefix):
                 self._check_edge(cursor, prefix)
                 return 0
@@ -479,6 +481,8 @@ class StoreView:
         with self._txn.cursor() as cursor:
             is_found = _moved(cursor.set_range, start)
             if _moved(cursor.prev if is_found else cursor.last):
+                if _item(cursor)[0] >= start:
+                    raise CorruptRecordError(None, "a search of the index came out too far")
                 self._check_edge(cursor, prefix)
                 is_found = _moved(cursor.next)
             elif is_found:

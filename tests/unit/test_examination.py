@@ -19,6 +19,7 @@ import journal
 from journal._core.operations import append
 from journal._storage import examination, files
 from journal._storage.examiner import main
+from journal._storage.group import Entry
 from journal._storage.store import Store
 from journal.values import Finding
 from tests.unit.golden import JOURNALS
@@ -217,3 +218,42 @@ def test_state_that_is_newer_than_the_transaction_is_not_judged(store: Store, mo
 
     assert examination.pinned_problems(store._data_path, read) == []
     assert len(looks) == examination._PIN_TRIES
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_key_of_a_branch_that_misleads_is_found(tmp_path: Path, change: int) -> None:
+    """Each page is sound in itself, and a search would be led past what is there."""
+    store = open_store(tmp_path)
+    store._commit_batch(
+        [
+            Entry(next(append("s", [(f"{n}", "x" * 300)], "", None, None)).decide, 0, 1e18, settles=False)
+            for n in range(90)
+        ]
+    )
+    assert list(store.verify()) == []
+    kind: Any = lmdb.verify._Verifier
+    with (tmp_path / files.DATA_FILE).open("rb") as file:
+        verifier = kind(file, os.fstat(file.fileno()).st_size)
+        assert verifier.verify() == []
+        root = verifier.meta.main.root * PAGE_BYTES
+        file.seek(root)
+        page = file.read(PAGE_BYTES)
+    assert page[10] == 1
+    node = int.from_bytes(page[22:24], "little")
+    key_bytes = int.from_bytes(page[node + 6 : node + 8], "little")
+    last = node + 8 + key_bytes - 1
+    damage(tmp_path, root + last, bytes([page[last] + change]))
+
+    found = list(store.verify())
+    store.close()
+
+    assert "keys that the branch above it does not lead to" in found[0].problem
+
+
+def test_empty_journal_has_sound_pages(tmp_path: Path) -> None:
+    """With a tree of one page, or of none."""
+    store = open_store(tmp_path)
+    assert list(store.verify()) == []
+    store.close()
+    with lmdb.open(str(tmp_path / "empty"), lib_version=0):
+        assert examination.problems_at(str(tmp_path / "empty" / "data.mdb"), None) == []
