@@ -77,7 +77,7 @@ class StoreView:
             if key[:1] != layout.LOG:
                 self._check_beside(cursor)
                 return 0, self._genesis
-            position = layout.position_of(key)
+            position = _position_of(key)
             try:
                 return position, layout.unframe(position, value).digest
             except layout.DamagedRowError as error:
@@ -213,7 +213,7 @@ class StoreView:
         size = 0
         position = after
         for position, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), after + 1):
-            if layout.position_of(key) != position:
+            if _position_of(key) != position:
                 raise CorruptRecordError(position, "it is missing from the log")
             stored = self._operation_or_none(position, value)
             if stored is not None:
@@ -412,7 +412,7 @@ class StoreView:
         """Positions and values of log records past a position, as they are."""
         page: list[tuple[int, bytes]] = []
         for key, value in self._scan(layout.log_key(after + 1), layout.LOG):
-            page.append((layout.position_of(key), value))
+            page.append((_position_of(key), value))
             if len(page) >= limit:
                 break
         return page
@@ -510,6 +510,17 @@ class StoreView:
             raise _damaged_page(error) from error
         found: bytes | None = value
         return found
+
+
+def _position_of(key: bytes) -> int:
+    """The position in a log record's key.
+
+    Raises:
+        CorruptRecordError: it is no such key.
+    """
+    if len(key) != layout.LOG_KEY_BYTES:
+        raise CorruptRecordError(None, f"a record of the log has a key of {len(key)} bytes")
+    return layout.position_of(key)
 
 
 def _key_or_none(form: bytes | None) -> Key | None:
