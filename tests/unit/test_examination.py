@@ -21,6 +21,7 @@ from journal._storage import examination, files
 from journal._storage.examiner import main
 from journal._storage.group import Entry
 from journal._storage.store import Store
+from journal.errors import CorruptRecordError
 from journal.values import Finding
 from tests.unit.golden import JOURNALS
 from tests.unit.support import InThread, open_store, raising
@@ -257,3 +258,17 @@ def test_empty_journal_has_sound_pages(tmp_path: Path) -> None:
     store.close()
     with lmdb.open(str(tmp_path / "empty"), lib_version=0):
         assert examination.problems_at(str(tmp_path / "empty" / "data.mdb"), None) == []
+
+
+@pytest.mark.parametrize("key", [b"\xff" * 8, b"\xff" * 10])
+def test_key_of_the_log_that_is_none_is_refused(directory: Path, key: bytes) -> None:
+    """A damaged length of a key is told as damage, whoever comes to it."""
+    with lmdb.open(str(directory), lib_version=0) as env, env.begin(write=True) as txn:
+        txn.put(key, b"v")
+    store = open_store(directory, readonly=True)
+
+    for look in (lambda view: view.head(), lambda view: view.operations(None, 33, 10)):
+        with pytest.raises(CorruptRecordError, match="a record of the log has a key of"):
+            store.read(look)
+    assert {finding.table for finding in store.verify()} == {"log"}
+    store.close()
