@@ -60,10 +60,10 @@ def open_one(path: pathlib.Path, **options: Any) -> Journal:
     return journal.open(path, clock=lambda: 1_700_000_000_000_000_000, map_size=2**20, logger=Silent(), **options)
 
 
-def build(path: pathlib.Path) -> None:
+def build(path: pathlib.Path, scale: int) -> None:
     """A journal with some of everything, on pages of every kind."""
     with open_one(path) as j:
-        for index in range(12):
+        for index in range(12 * scale):
             j.append("orders", {"order": index, "text": "o" * 40}, op_id=f"order-{index}", actor="ann")
             j.effect(("mail", index), run=lambda index=index: f"m-{index}", reconcile=never)  # type: ignore[misc]  # mypy cannot infer a default
         j.append("large", "x" * 6_000, op_id="large")
@@ -249,11 +249,11 @@ def tried(
         places = places[done:] if status else []
 
 
-def small_journal() -> tuple[bytes, int, dict[str, tuple[list[str], str]]]:
+def made_journal(scale: int = 1) -> tuple[bytes, int, dict[str, tuple[list[str], str]]]:
     """The bytes of the journal that is damaged, how many of them are pages, and what it answers when it is sound."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "journal"
-        build(path)
+        build(path, scale)
         with open_one(path) as j:
             assert list(j.verify()) == []
             used = j.stats().used_bytes
@@ -281,7 +281,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the offset to begin at")
     parser.add_argument("--last", type=int, default=None, help="the offset to end before")
     chosen = parser.parse_args(arguments)
-    data, used, sound = small_journal()
+    data, used, sound = made_journal()
     offsets = range(chosen.first, chosen.last or used, 1 if chosen.all else chosen.step)
     places = [(offset, mask) for offset in offsets for mask in MASKS]
     print(f"{len(places)} places of {used} bytes")
