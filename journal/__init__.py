@@ -7,6 +7,7 @@ Open one with `journal.open`, append operations with `Journal.append`, act with 
 `reconcile`) or `Journal.run_effect` (where the recipient deduplicates), and call `Journal.recover` at start-up.
 """
 
+from journal._core.rules import Reducer
 from journal._drive.signals import AsyncSignal, Signal
 from journal.aio import AsyncJournal, open_async
 from journal.errors import (
@@ -46,6 +47,7 @@ from journal.values import (
     EffectRecord,
     Finding,
     Found,
+    Loaded,
     Stats,
     Uncertain,
 )
@@ -84,8 +86,10 @@ __all__ = [
     "JournalLockedError",
     "JournalReadonlyError",
     "Key",
+    "Loaded",
     "NotPerformed",
     "OperationRefusedError",
+    "Reducer",
     "SequenceConflictError",
     "Settled",
     "Signal",

@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
+from journal._core import hooks
 from journal._core.effects import check_seconds
-from journal._core.payloads import check_type
 from journal._core.requests import Steps
+from journal._core.rules import Rules, rules_of
 from journal._drive.calls import ThreadCall
+from journal._drive.common import is_coroutine_function
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log, check_logger
+from journal._states import States
 from journal._storage.store import Store
-from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
+from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN, STATES_BYTES_MAX, STATES_MAX
 
 T = TypeVar("T")
 
@@ -28,6 +31,10 @@ class Handle:
         path: str | os.PathLike[str],
         *,
         operation: Any,
+        state: Any,
+        validate: Any,
+        authorize: Any,
+        upcast: Any,
         readonly: bool,
         create: bool,
         map_size: int,
@@ -38,8 +45,9 @@ class Handle:
     ) -> None:
         _check_options(map_size, max_size, wait_timeout, clock)
         check_logger(logger)
-        self.kind = None if operation is Any else operation
-        check_type(self.kind, "operation")
+        states = States(bytes_max=STATES_BYTES_MAX, count_max=STATES_MAX)
+        self.rules = rules_of(operation, state, validate, authorize, upcast, states=states)
+        _refuse_coroutine_functions(self.rules)
         self.store = Store(
             _directory(path),
             readonly=readonly,
@@ -48,6 +56,7 @@ class Handle:
             max_size=max_size,
             wait_timeout=wait_timeout,
             clock=clock,
+            remember=states.put_all,
         )
         self.flights = Flights(self.store.directory)
         self.log = Log(logger, self.store.header.journal_id)
@@ -89,6 +98,7 @@ class Handle:
             RuntimeError: the caller would wait for itself.
         """
         self.store.check_process()
+        hooks.refuse_calls()
         must_wait = self.flights.close(waiter, is_blocking=is_blocking)
         self.is_closing = True
         return must_wait
@@ -132,6 +142,16 @@ def _directory(path: Any) -> str:
     if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError(f"path must be UTF-8 without a null character, which LMDB can take: {path!r}")
     return os.path.abspath(text)
+
+
+def _refuse_coroutine_functions(rules: Rules) -> None:
+    functions: dict[str, Any] = {"validate": rules.validate, "authorize": rules.authorize}
+    if rules.reducer is not None:
+        functions |= {"the reducer's initial": rules.reducer.initial, "the reducer's apply": rules.reducer.apply}
+    functions |= {f"upcast= of {tag!r}": function for tag, function in rules.schema.upcasts.items()}
+    for name, hook in functions.items():
+        if is_coroutine_function(hook):
+            raise TypeError(f"{name} is a coroutine function; it decides at once, so pass a plain function")
 
 
 def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, queries, recovery, resolution, steps
+from journal._core import effects, queries, recovery, resolution, states, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
+from journal._core.rules import Reducer
 from journal._drive.calls import LoopWaiter, ThreadCall, in_thread
 from journal._drive.committing import Committer
 from journal._drive.tasks import Background, TaskDriver
@@ -38,6 +39,7 @@ from journal.values import (
     EffectEvent,
     EffectRecord,
     Finding,
+    Loaded,
     Stats,
     Uncertain,
 )
@@ -51,6 +53,10 @@ def open_async(
     path: str | os.PathLike[str],
     *,
     operation: Any = Any,
+    state: Reducer | None = None,
+    validate: Callable[[Any, Any], Any] | None = None,
+    authorize: Callable[[str, Any, Any], bool | str] | None = None,
+    upcast: Mapping[str | int, Callable[[Any], Any]] | None = None,
     readonly: bool = False,
     create: bool = True,
     map_size: int = MAP_BYTES_DEFAULT,
@@ -67,6 +73,10 @@ def open_async(
         lambda: Handle(
             path,
             operation=operation,
+            state=state,
+            validate=validate,
+            authorize=authorize,
+            upcast=upcast,
             readonly=readonly,
             create=create,
             map_size=map_size,
@@ -176,20 +186,24 @@ class AsyncJournal(Face):
         self, stream: str, operation: Any, *, op_id: str, actor: str = "", expected: int | None = None
     ) -> Committed | AlreadyCommitted:
         """As `Journal.append`, awaited; cancelled while it waits it writes nothing."""
-        protocol = append_operations(stream, [(op_id, operation)], actor, expected, self._handle.kind)
+        protocol = append_operations(stream, [(op_id, operation)], actor, expected, self._handle.rules)
         return (await self._run(protocol))[0]
 
     async def append_all(
         self, stream: str, operations: Iterable[tuple[str, Any]], *, actor: str = "", expected: int | None = None
     ) -> list[Committed | AlreadyCommitted]:
         """As `Journal.append_all`, awaited."""
-        return await self._run(append_operations(stream, operations, actor, expected, self._handle.kind))
+        return await self._run(append_operations(stream, operations, actor, expected, self._handle.rules))
 
     def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Committed]:
         """As `Journal.read`, an async iterator."""
-        pages = OperationPages(stream, after, limit, self._handle.kind)
+        pages = OperationPages(stream, after, limit, self._handle.rules.schema)
         self._look(queries.check_from(after))
         return self._each(pages)
+
+    async def load(self, stream: str) -> Loaded[Any]:
+        """As `Journal.load`, awaited."""
+        return await self._run(states.load(stream, self._handle.rules))
 
     async def streams(self) -> list[str]:
         """As `Journal.streams`, awaited."""
@@ -322,7 +336,7 @@ class AsyncJournal(Face):
                 concurrency=concurrency,
                 limit=limit,
                 progress=progress,
-                kind=self._handle.kind,
+                schema=self._handle.rules.schema,
                 owner=self._store.owner_id,
                 check=lambda _: None,
             )

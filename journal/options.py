@@ -37,6 +37,12 @@ TEXT_CHARS_MAX: Final = 2_000
 REASON_BYTES_MAX: Final = 4_096
 """UTF-8 bytes of the reason that a person gives."""
 
+STATES_MAX: Final = 4_096
+"""Streams whose newest state a handle remembers; the others' begin with their snapshot."""
+
+STATES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of the states that a handle remembers, as JSON: four of the largest."""
+
 PAGE_RECORDS: Final = 256
 """Records read in one read transaction while iterating: an old reader pins every page freed since."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, operations, queries, recovery, resolution, steps
+from journal._core import effects, operations, queries, recovery, resolution, states, steps
 from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
+from journal._core.rules import Reducer
 from journal._drive.common import is_coroutine_function
 from journal._handle import Face, Handle
 from journal.errors import Key, NotPerformed
@@ -23,6 +24,7 @@ from journal.values import (
     EffectEvent,
     EffectRecord,
     Finding,
+    Loaded,
     Stats,
     Uncertain,
 )
@@ -36,6 +38,10 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
     path: str | os.PathLike[str],
     *,
     operation: Any = Any,
+    state: Reducer | None = None,
+    validate: Callable[[Any, Any], Any] | None = None,
+    authorize: Callable[[str, Any, Any], bool | str] | None = None,
+    upcast: Mapping[str | int, Callable[[Any], Any]] | None = None,
     readonly: bool = False,
     create: bool = True,
     map_size: int = MAP_BYTES_DEFAULT,
@@ -50,6 +56,11 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         path: The journal's directory; its parent must exist.
         operation: The type of the operations (anything that msgspec decodes). Without one, an operation is a value of
             JSON that comes back equal.
+        state: How the operations of a stream come to its state. Without it `validate` and `authorize` get `None` as state.
+        validate: Called with an operation that is new and the state before it; raises to refuse it.
+        authorize: Called with actor, operation and state; gives True, or False or a reason to refuse it.
+        upcast: For each tag that the declared type does not have any more, a function that makes the old operation, as
+            JSON would be decoded, into a newer shape.
         readonly: Refuse every write.
         create: Make a journal where none is.
         map_size: Where the file's map begins, in bytes: address space, not disk. It grows by itself.
@@ -71,6 +82,10 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         Handle(
             path,
             operation=operation,
+            state=state,
+            validate=validate,
+            authorize=authorize,
+            upcast=upcast,
             readonly=readonly,
             create=create,
             map_size=map_size,
@@ -121,12 +136,13 @@ class Journal(Face):
             expected: The sequence that the stream must be at; 0: it must be empty.
 
         Raises:
-            InvalidOperationError: it could not be read back.
+            InvalidOperationError: it could not be read back, `validate` refused it, or the reducer cannot apply it.
+            OperationRefusedError: `authorize` said no.
             IdentityConflictError: the op_id was committed with another payload or actor.
             SequenceConflictError: the stream is at another sequence than expected.
             JournalFullError, JournalBusyError, CommitFailedError, JournalReadonlyError: nothing was written.
         """
-        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._handle.kind))[0]
+        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._handle.rules))[0]
 
     def append_all(
         self, stream: str, operations: Iterable[tuple[str, Any]], *, actor: str = "", expected: int | None = None
@@ -136,7 +152,7 @@ class Journal(Face):
         Gives one answer for each, in order; of nothing an empty list. An op_id twice in `operations` is answered as
         repeated. Raises as `append`.
         """
-        return self._run(append_operations(stream, operations, actor, expected, self._handle.kind))
+        return self._run(append_operations(stream, operations, actor, expected, self._handle.rules))
 
     def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> Iterator[Committed]:
         """The operations past a position, in log order: of one stream, or of all.
@@ -149,9 +165,22 @@ class Journal(Face):
             InvalidOperationError: today's type does not decode an operation; at that operation.
             CorruptRecordError: a record is damaged; at that record.
         """
-        pages = OperationPages(stream, after, limit, self._handle.kind)
+        pages = OperationPages(stream, after, limit, self._handle.rules.schema)
         self._run(queries.check_from(after))
         return self._each(pages)
+
+    def load(self, stream: str) -> Loaded[Any]:
+        """The state that a stream's operations come to, with the position and sequence of the last one.
+
+        It begins with what this handle remembers or with a snapshot, and applies what came after; of an unknown stream,
+        and after a reset, it is `initial()`. Everybody gets a state of his own.
+
+        Raises:
+            TypeError: the journal was opened without `state`.
+            InvalidOperationError: an operation can be neither decoded nor applied; with its position.
+            CorruptRecordError: a record is damaged, or what the state is made of was compacted away.
+        """
+        return self._run(states.load(stream, self._handle.rules))
 
     def streams(self) -> list[str]:
         """The names of all streams, sorted by code point."""
@@ -391,7 +420,7 @@ class Journal(Face):
                 concurrency=concurrency,
                 limit=limit,
                 progress=progress,
-                kind=self._handle.kind,
+                schema=self._handle.rules.schema,
                 owner=self._store.owner_id,
                 check=lambda intent: _refuse_coroutine_functions(run=intent.run, reconcile=intent.reconcile),
             )

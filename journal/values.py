@@ -54,6 +54,14 @@ class AlreadyCommitted(msgspec.Struct, frozen=True):
     actor: str
 
 
+class Loaded(msgspec.Struct, Generic[T], frozen=True):
+    """A stream's state, the position and the sequence of its last operation; both 0 where it has none."""
+
+    state: T
+    cursor: Cursor
+    sequence: int
+
+
 class Accepted(msgspec.Struct, Generic[T], frozen=True):
     """The effect happened; `proof` is what the recipient named it, `via` how it is known: run, reconcile, resolve."""
 

@@ -1,21 +1,25 @@
 """The protocols of operations: `append`, `append_all`, and the bounded pages of `read`.
 
 An append decides inside the write transaction, in the order of the contract: the identity first, then the expected
-sequence, then the commit. What is refused consumes nothing.
+sequence, then what the rules say (`journal._core.states`), then the commit. What is refused consumes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from journal._core.hooks import guarded
 from journal._core.keys import check_name
-from journal._core.payloads import NotOfTypeError, ValueRejectedError, decode_value, digest, keep_operation
+from journal._core.payloads import NotOfTypeError, ValueRejectedError, digest, keep_operation
 from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction
+from journal._core.rules import Rules
+from journal._core.schemas import Schema
+from journal._core.states import Draft, StateAt, TooFarError, approach, judge, keep
 from journal.errors import (
-    CorruptRecordError,
     IdentityConflictError,
     InvalidCursorError,
     InvalidOperationError,
@@ -32,28 +36,26 @@ from journal.records import CursorRow, OperationRecord
 from journal.values import AlreadyCommitted, Committed, Cursor
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """An operation that can be kept: its canonical JSON, the hash that identifies it, and the value as it comes back."""
-
-    op_id: str
-    payload: bytes
-    payload_hash: bytes
-    operation: Any
-
-
 def append(
-    stream: Any, operations: Iterable[tuple[Any, Any]], actor: Any, expected: Any, kind: Any
+    stream: Any, operations: Iterable[tuple[Any, Any]], actor: Any, expected: Any, rules: Rules
 ) -> Steps[list[Committed | AlreadyCommitted]]:
     """The protocol of `Journal.append_all`, and of `append` with one operation."""
     stream = check_stream(stream)
     actor = check_name(actor, "actor", ACTOR_BYTES_MAX, empty=True)
     check_expected(expected)
-    drafts = [draft(stream, *_pair(item), kind) for item in operations]
+    drafts = [draft(stream, *_pair(item), rules.schema) for item in operations]
     if not drafts:
         return []
-    answers: list[StoredOperation | Committed] = yield Commit(_decide_append(stream, drafts, actor, expected))
+    near: StateAt | None = None
+    answers: list[StoredOperation | Committed] | None = None
+    while answers is None:
+        try:
+            answers = yield Commit(_decide_append(stream, drafts, actor, expected, rules, near=near))
+        except TooFarError:
+            near = yield from approach(stream, rules)
     return [
-        answer if isinstance(answer, Committed) else committed_of(answer, kind, is_repeated=True) for answer in answers
+        answer if isinstance(answer, Committed) else committed_of(answer, rules.schema, is_repeated=True)
+        for answer in answers
     ]
 
 
@@ -63,7 +65,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
+def draft(stream: str, op_id: Any, operation: Any, schema: Schema) -> Draft:
     """An operation made ready to be appended.
 
     Raises:
@@ -71,14 +73,16 @@ def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
     """
     op_id = check_name(op_id, "op_id", OP_ID_BYTES_MAX)
     try:
-        payload, decoded = keep_operation(operation, kind, VALUE_BYTES_MAX)
-    except ValueRejectedError as error:
+        payload, decoded = keep_operation(operation, schema.kind, VALUE_BYTES_MAX)
+        if schema.upcasts:
+            decoded = schema.decode(payload)  # as in every later answer
+    except (ValueRejectedError, NotOfTypeError) as error:
         raise InvalidOperationError(stream, op_id, str(error)) from error
     return Draft(op_id, payload, digest(payload), decoded)
 
 
 def _decide_append(
-    stream: str, drafts: list[Draft], actor: str, expected: int | None
+    stream: str, drafts: list[Draft], actor: str, expected: int | None, rules: Rules, *, near: StateAt | None
 ) -> Callable[[Transaction], list[StoredOperation | Committed]]:
     def decide(txn: Transaction) -> list[StoredOperation | Committed]:
         row = txn.stream(stream)
@@ -91,11 +95,18 @@ def _decide_append(
             else:
                 first = fresh.setdefault(new.op_id, new)
                 first_hash, first_actor, position = first.payload_hash, actor, 0
-            if (first_hash, first_actor) != (new.payload_hash, actor):
+            if (first_hash, first_actor) != (new.payload_hash, actor) and not (
+                stored is not None
+                and first_actor == actor
+                and guarded(partial(rules.schema.is_same, stored, new.payload))
+            ):
                 raise IdentityConflictError(stream, new.op_id, position)
         sequence = txn.sequence(stream)
         if fresh and expected is not None and expected != sequence:
             raise SequenceConflictError(stream, sequence, expected)
+        state: StateAt | None = None
+        if fresh and rules.judges:
+            state = guarded(partial(judge, txn, stream, fresh.values(), actor, rules, near=near))
         answers: list[StoredOperation | Committed] = []
         committed: dict[str, Committed] = {}
         for new, stored in zip(drafts, known, strict=True):
@@ -112,12 +123,14 @@ def _decide_append(
                 answer = Committed(stream, sequence, position, new.op_id, actor, txn.at, new.operation, epoch=epoch)
                 committed[new.op_id] = answer
                 answers.append(answer)
+        if state is not None:
+            keep(txn, stream, msgspec.structs.replace(state, sequence=sequence, position=txn.head()), rules)
         return answers
 
     return decide
 
 
-def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = False) -> Committed:
+def committed_of(stored: StoredOperation, schema: Schema, *, is_repeated: bool = False) -> Committed:
     """A stored operation as callers get it.
 
     Raises:
@@ -125,12 +138,6 @@ def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = Fals
         CorruptRecordError: its payload is no JSON.
     """
     head = stored.head
-    try:
-        operation = decode_value(stored.payload, kind)
-    except NotOfTypeError as error:
-        raise InvalidOperationError(head.stream, head.op_id, str(error), stored.position) from error
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(stored.position, f"its payload: {error}", stream=head.stream) from error
     return Committed(
         head.stream,
         head.sequence,
@@ -138,7 +145,7 @@ def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = Fals
         head.op_id,
         head.actor,
         head.at,
-        operation,
+        schema.operation_of(stored),
         is_repeated,
         head.epoch,
     )

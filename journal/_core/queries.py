@@ -10,6 +10,7 @@ from journal._core.keys import key_form, prefix_form
 from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
 from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
 from journal._core.requests import DeadlineError, EffectPage, Pause, Read, Steps, StoredOperation, View
+from journal._core.schemas import Schema
 from journal.options import PAGE_RECORDS, WAIT_STEP_SECONDS_MAX
 from journal.records import Phase
 from journal.values import Committed, Cursor, EffectEvent, EffectRecord
@@ -43,13 +44,13 @@ class OperationPages:
         TypeError, ValueError: an argument is of no use.
     """
 
-    def __init__(self, stream: Any, after: int, limit: Any, kind: Any) -> None:
+    def __init__(self, stream: Any, after: int, limit: Any, schema: Schema) -> None:
         check_limit(limit)
         check_cursor_type(after)
         self._stream = None if stream is None else check_stream(stream)
         self._after = int(after)
         self._left: int | None = limit
-        self._kind = kind
+        self._schema = schema
         self._has_ended = False
 
     def next(self) -> Steps[list[StoredOperation]]:
@@ -64,7 +65,7 @@ class OperationPages:
 
     def decode(self, item: StoredOperation) -> Committed:
         """The operation, decoded when its turn comes, so that those before one that fails are given."""
-        return committed_of(item, self._kind)
+        return committed_of(item, self._schema)
 
 
 class EffectPages:

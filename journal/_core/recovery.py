@@ -39,6 +39,7 @@ from journal._core.requests import (
     Steps,
     StoredOperation,
 )
+from journal._core.schemas import Schema
 from journal.errors import (
     CorruptRecordError,
     EffectConflictError,
@@ -73,7 +74,7 @@ def recover(
     concurrency: Any,
     limit: Any,
     progress: Any,
-    kind: Any,
+    schema: Schema,
     owner: int,
     check: Callable[[Intent], None],
 ) -> Steps[Settled]:
@@ -90,7 +91,7 @@ def recover(
     from_cursor = int(from_cursor)
     head: int = yield Read(lambda view: view.head())
     check_cursor(from_cursor, head)
-    pages = _Pages(stream, from_cursor, kind)
+    pages = _Pages(stream, from_cursor, schema)
     if concurrency == 1:
         walker = walk(from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit)
         settled = yield from _walk_all(walker, _Hand(pages.fetch, owner, check, progress))
@@ -132,10 +133,10 @@ def _follow(walker: Generator[Any, Any, Settled], hand: _Hand) -> Steps[Settled]
 class _Pages:
     """The operations after a cursor, read in bounded pages."""
 
-    def __init__(self, stream: str | None, after: int, kind: Any) -> None:
+    def __init__(self, stream: str | None, after: int, schema: Schema) -> None:
         self._stream = stream
         self._after = after
-        self._kind = kind
+        self._schema = schema
         self._page: deque[StoredOperation] = deque()
         self._has_ended = False
 
@@ -147,7 +148,7 @@ class _Pages:
             found = yield from page(self._stream, self._after, PAGE_RECORDS)
             self._page.extend(found.operations)
             self._after, self._has_ended = found.through, found.ended
-        committed = committed_of(self._page.popleft(), self._kind)
+        committed = committed_of(self._page.popleft(), self._schema)
         return Operation(committed.position, committed.stream, committed.op_id, committed)
 
 

@@ -15,6 +15,7 @@ from journal.options import POLL_SECONDS_MAX
 
 if TYPE_CHECKING:
     from journal._core.ledger import EffectState
+    from journal._core.states import StateAt
     from journal.errors import Key
     from journal.records import (
         CursorRow,
@@ -98,7 +99,7 @@ class View(Protocol):
         """Through which position a stream's epoch is compacted; `None` where it is not."""
 
     def snapshot(self, name: str) -> SnapshotRow | None:
-        """A stream's kept state; `None` where none was kept."""
+        """A stream's kept state; `None` where none was kept, or its row is damaged: it can be made anew."""
 
     def sequence(self, name: str) -> int:
         """The last sequence of the stream's epoch; 0 when it is empty."""
@@ -124,6 +125,9 @@ class Transaction(View, Protocol):
 
     at: int
     """The time of this decision, in nanoseconds since the epoch."""
+
+    states: dict[str, StateAt]
+    """What this commit's decisions have come to, by stream, for those after them; remembered when it is durable."""
 
     def append(self, record: LogRecord, payload: bytes = b"") -> int:
         """Put a record at the end of the log, with all index rows that follow from it; its position."""

@@ -17,13 +17,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lmdb
 import msgspec
 
+from journal._core import hooks
 from journal._core.payloads import digest
-from journal._core.requests import Transaction
+from journal._core.requests import RunRaisedError, Transaction
 from journal._storage import files, layout, owners, registry
 from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file
 from journal._storage.group import Entry, GroupCommit
@@ -46,6 +47,9 @@ from journal.options import PAGE_SCAN_RECORDS, POLL_SECONDS_MAX
 from journal.records import FORMAT_VERSION, FORMAT_VERSION_OLDEST, Header, LogRecord, Phase
 from journal.values import Finding, Stats
 
+if TYPE_CHECKING:
+    from journal._core.states import StateAt
+
 T = TypeVar("T")
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -61,7 +65,10 @@ _SHARE_PIDS: Final = (
 
 
 class Store:
-    """One process's handle of one journal's files."""
+    """One process's handle of one journal's files.
+
+    `remember` is given the states that a commit's decisions came to, when it is durable and before the next one begins.
+    """
 
     def __init__(
         self,
@@ -73,9 +80,11 @@ class Store:
         max_size: int | None,
         wait_timeout: float,
         clock: Callable[[], int],
+        remember: Callable[[dict[str, StateAt]], None] = lambda _: None,
     ) -> None:
         self.directory = directory
         self.readonly = readonly
+        self._remember = remember
         self.wait_timeout = wait_timeout
         self._clock = clock
         self._pid = os.getpid()
@@ -136,8 +145,9 @@ class Store:
     # --- what everything above uses ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a closed handle, or one that a fork brought into another process."""
+        """Refuse a closed handle, one that a fork brought into another process, and a call from inside a hook."""
         self.check_process()
+        hooks.refuse_calls()
         if self._closed_because is not None:
             raise JournalClosedError(self.directory, self._closed_because)
 
@@ -326,9 +336,13 @@ class Store:
             if not self._has_landed(batch):
                 raise
             interrupt = None if isinstance(error, Exception) else error
+        interrupt = interrupt or batch.interrupt
         if batch.spoiled is not None:
+            if interrupt is not None:
+                raise interrupt  # the others are the next leader's
             return [entry for entry in entries if entry is not batch.spoiled]
         batch.tell()
+        self._remember(batch.states)
         self._head = batch.head
         self._has_owner_row = batch.has_owner_row
         if interrupt is not None:
@@ -388,6 +402,8 @@ class _Batch:
     ) -> None:
         self.spoiled: Entry | None = None
         self.last: tuple[int, bytes] | None = None
+        self.states: dict[str, StateAt] = {}
+        self.interrupt: BaseException | None = None
         self.has_owner_row = has_owner_row
         self._entries = entries
         self._genesis = genesis
@@ -411,7 +427,7 @@ class _Batch:
             view.at = entry.at
             count = len(view.appended)
             try:
-                answer = entry.decide(view)
+                answer = self._decide(entry, view)
             except lmdb.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
@@ -428,6 +444,30 @@ class _Batch:
         txn.commit()  # of nothing, too: that writes nothing, and unlike an abort it waits for no reader of this process
         self.head = view.last[0]
         self.has_owner_row = view.has_owner_row
+        self.states = view.states
+
+    def _decide(self, entry: Entry, view: StoreTransaction) -> Any:
+        """The answer of a decision. What a hook of it raised that is no `Exception` is its caller's.
+
+        In the main thread that may also have been the handler of a signal, whose exception is this thread's own, and not
+        for the caller for whom it just decides. A hook is pure, so it is asked again: what it raised, it raises again.
+        """
+        try:
+            return entry.decide(view)
+        except RunRaisedError as raised:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            try:
+                answer = entry.decide(view)
+            except RunRaisedError as again:
+                if type(again.error) is not type(raised.error):
+                    self.interrupt = raised.error
+                raise
+            except Exception:
+                self.interrupt = raised.error
+                raise
+            self.interrupt = raised.error
+            return answer
 
     def tell(self) -> None:
         """Give each entry what became of it; the commit is durable.

@@ -6,7 +6,7 @@ What a record does to the indexes is said once, in `index_rows`; `verify` compar
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import lmdb
 
@@ -27,6 +27,9 @@ from journal.records import (
     StreamRow,
 )
 
+if TYPE_CHECKING:
+    from journal._core.states import StateAt
+
 _FIRST_EPOCH: Final = StreamRow(epoch=1, epoch_position=0)
 
 
@@ -40,6 +43,7 @@ class StoreTransaction(StoreView):
         super().__init__(txn, genesis)
         self.at = 0
         self.appended: list[tuple[int, LogRecord]] = []
+        self.states: dict[str, StateAt] = {}
         self.has_changes = False
         self.has_owner_row = has_owner_row
         self.last = self.tail()

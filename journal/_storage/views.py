@@ -133,8 +133,13 @@ class StoreView:
         return self.row(layout.FLOOR + name.encode(), FloorRow)
 
     def snapshot(self, name: str) -> SnapshotRow | None:
-        """A stream's kept state."""
-        return self.row(layout.SNAPSHOT + name.encode(), SnapshotRow)
+        """A stream's kept state. A damaged row is none, for it can be made anew; a damaged page is found by any other."""
+        try:
+            return self.row(layout.SNAPSHOT + name.encode(), SnapshotRow)
+        except CorruptRecordError as error:
+            if isinstance(error.__cause__, lmdb.Error):
+                raise
+            return None
 
     def first_position(self, name: str) -> int:
         """The position of the stream's first operation.

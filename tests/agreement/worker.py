@@ -172,6 +172,15 @@ def append(
         listen()
 
 
+def append_with_state(path: str, *, recipient: str, version: int, snapshot_every: int) -> None:
+    """Appends the numbers that it is told, with a reducer of its own, and says the state after each."""
+    reducer = journal.Reducer(lambda: 0, lambda state, entry: state - entry["n"], int, snapshot_every, version)
+    with journal.open(path, state=reducer) as j:
+        while number := listen():
+            j.append("s", {"n": int(number)}, op_id=number)
+            say("loaded", state=j.load("s").state)
+
+
 def flood(path: str, *, recipient: str) -> None:
     """Appends for ever."""
     with journal.open(path) as j:
@@ -363,6 +372,7 @@ def wait_for_ever(path: str, *, recipient: str) -> None:
 SCENARIOS: dict[str, Callable[..., None]] = {
     "call": call,
     "append": append,
+    "append_with_state": append_with_state,
     "flood": flood,
     "look": look,
     "write": write,

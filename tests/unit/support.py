@@ -29,6 +29,8 @@ from journal._core.keys import has_prefix, key_form
 from journal._core.ledger import EffectChange, EffectState, event_of, next_entry
 from journal._core.operations import draft
 from journal._core.requests import EffectPage, OperationPage, Steps, StoredOperation
+from journal._core.schemas import Schema
+from journal._core.states import StateAt
 from journal._storage.store import Store
 from journal.errors import CorruptRecordError, Key
 from journal.options import MAP_BYTES_MIN, WAIT_TIMEOUT_SECONDS
@@ -93,6 +95,7 @@ class Memory:
         self.pruned_forms: dict[bytes, PrunedRecord] = {}
         self.restored_row: RestoredRow | None = None
         self.at = START
+        self.states: dict[str, StateAt] = {}
         self.damaged: set[int] = set()
         """Positions of records that cannot be read."""
         self.alive: dict[int, int] = {}
@@ -213,12 +216,13 @@ class Memory:
 
     def commit(self, decide: Callable[[Any], T]) -> T:
         """What a decision answers; nothing of it is kept when it raises."""
-        log, cursors = list(self.log), dict(self.cursors)
+        log, cursors, snapshots = list(self.log), dict(self.cursors), dict(self.snapshots)
         self.at += 1
+        self.states = {}
         try:
             answer = decide(self)
         except BaseException:
-            self.log, self.cursors = log, cursors
+            self.log, self.cursors, self.snapshots = log, cursors, snapshots
             raise
         self.commits += 1
         return answer
@@ -281,7 +285,7 @@ class Memory:
 
     def put_operation(self, op_id: str, operation: Any = None, *, stream: str = "s") -> int:
         """Add an operation; its position."""
-        new = draft(stream, op_id, operation, None)
+        new = draft(stream, op_id, operation, Schema())
         record = OperationRecord(
             stream, 1, self.sequence(stream) + 1, op_id, "", self.at, new.payload_hash, len(new.payload)
         )

@@ -11,6 +11,7 @@ from journal._core import queries
 from journal._core.keys import key_form
 from journal._core.queries import EffectPages, OperationPages
 from journal._core.requests import DeadlineError, EffectPage, OperationPage, Pause, Read
+from journal._core.schemas import Schema
 from journal.errors import CorruptRecordError, InvalidCursorError, Key
 from journal.options import PAGE_RECORDS
 from journal.records import Guarantee, Phase
@@ -145,7 +146,7 @@ def test_operations_come_in_pages_up_to_the_limit(limit: int | None, monkeypatch
     for number in range(6):
         memory.put_operation(str(number), number)
         memory.put_operation(str(number), number, stream="other")
-    pages = OperationPages("s", 2, limit, None)
+    pages = OperationPages("s", 2, limit, Schema())
 
     found: list[Any] = []
     while page := Play(pages.next(), memory).finish():
@@ -180,7 +181,7 @@ def test_operations_are_looked_for_past_empty_pages() -> None:
             asked.append(after)
             return OperationPage([], after + 4, ended=after == 8)
 
-    pages = OperationPages(None, 0, None, None)
+    pages = OperationPages(None, 0, None, Schema())
     protocol = pages.next()
     request = next(protocol)
     with pytest.raises(StopIteration) as ended:

@@ -26,6 +26,7 @@ from journal._core.requests import (
     Read,
     RunRaisedError,
 )
+from journal._core.schemas import Schema
 from journal.errors import (
     CorruptRecordError,
     EffectConflictError,
@@ -78,7 +79,7 @@ def walking(memory: Memory, *implied: list[Intent], after: int = 0, **options: A
         "concurrency": 1,
         "limit": None,
         "progress": None,
-        "kind": None,
+        "schema": Schema(),
         "owner": OWN,
         "check": lambda intent: None,
     }
@@ -191,7 +192,7 @@ def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
                 concurrency=1,
                 limit=None,
                 progress=None,
-                kind=None,
+                schema=Schema(),
                 owner=OWN,
                 check=unused,
             ),
@@ -242,7 +243,7 @@ def test_intents_are_given_the_operation_as_decoded() -> None:
         seen.append(committed)
         return []
 
-    walking(memory, [], kind=Order, intents=intents).finish()
+    walking(memory, [], schema=Schema(Order), intents=intents).finish()
 
     assert seen == [Committed("s", 1, 1, "1", "", memory.at, Order(7))]
 
@@ -600,7 +601,7 @@ def test_operation_that_todays_type_does_not_decode_is_raised() -> None:
     memory.put_operation("2", "text")
 
     with pytest.raises(InvalidOperationError) as caught:
-        walking(memory, [often("a")], [], kind=int).finish()
+        walking(memory, [often("a")], [], schema=Schema(int)).finish()
 
     assert caught.value.position == 2
     assert memory.phases("a") == ["intent", "accepted"]

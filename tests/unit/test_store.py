@@ -21,6 +21,7 @@ import pytest
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.operations import append, save_cursor
+from journal._core.rules import Rules
 from journal._storage import environment, files, layout, store as store_module
 from journal._storage.environment import create_data_file
 from journal._storage.group import Entry
@@ -76,7 +77,7 @@ def store(opened: Callable[..., Store]) -> Store:
 
 def appending(op_id: str, operation: Any = None, *, stream: str = "s", expected: int | None = None) -> Any:
     """The decision of an append."""
-    return next(append(stream, [(op_id, operation)], "", expected, None)).decide
+    return next(append(stream, [(op_id, operation)], "", expected, Rules())).decide
 
 
 def entry(decide: Callable[[Any], Any], *, settles: bool = False, seconds: float = 30.0) -> Entry:

@@ -14,6 +14,7 @@ from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.operations import append
 from journal._core.requests import Enter, OperationPage, StoredOperation
+from journal._core.rules import Rules
 from journal._storage.group import Entry
 from journal.errors import JournalError, Key
 from journal.records import CursorRow, Guarantee, Phase, StepRecord, Via
@@ -62,9 +63,9 @@ def decisions() -> list[Callable[[Any], Any]]:
     """What is committed to both, one after the other."""
     found: list[Callable[[Any], Any]] = [*effect_events()]
     for number, (stream, operation) in enumerate(itertools.product(STREAMS, range(3))):
-        found.insert(3 * number, next(append(stream, [(f"op-{operation}", {"n": number})], "me", None, None)).decide)
-    found.append(next(append("s", [("op-0", {"n": 0}), ("new", [])], "me", None, None)).decide)
-    found.append(next(append("s", [("op-0", "another")], "me", None, None)).decide)
+        found.insert(3 * number, next(append(stream, [(f"op-{operation}", {"n": number})], "me", None, Rules())).decide)
+    found.append(next(append("s", [("op-0", {"n": 0}), ("new", [])], "me", None, Rules())).decide)
+    found.append(next(append("s", [("op-0", "another")], "me", None, Rules())).decide)
     found.append(lambda txn: txn.append(StepRecord(key_form("step"), txn.at, b"[1]")))
     found.append(lambda txn: txn.save_cursor("reader", CursorRow(3, "s", txn.at)))
     found.append(lambda txn: txn.head())
@@ -159,7 +160,7 @@ def test_refused_decision_leaves_nothing_in_memory() -> None:
 
 def test_play_tells_another_request_than_expected() -> None:
     """A test that names the wrong request fails, and does not go on with another."""
-    play = Play(append("s", [("1", "a")], "", None, None), Memory())
+    play = Play(append("s", [("1", "a")], "", None, Rules()), Memory())
 
     with pytest.raises(AssertionError):
         play.does(str)

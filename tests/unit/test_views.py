@@ -20,6 +20,7 @@ from journal._core.ledger import EffectState
 from journal._core.operations import append
 from journal._core.payloads import digest
 from journal._core.requests import OperationPage
+from journal._core.rules import Rules
 from journal._storage import layout, views
 from journal._storage.transaction import StoreTransaction
 from journal._storage.views import StoreView, encode
@@ -607,7 +608,7 @@ def test_position_that_is_damaged_in_its_place_never_shortens_a_stream(tmp_path:
     """Every row's position changed to every other: the rows are out of order, or one does not agree with its check."""
     store = open_store(tmp_path)
     for number in range(6):
-        store.commit(next(append("s", [(f"{number}", number)], "", None, None)).decide)
+        store.commit(next(append("s", [(f"{number}", number)], "", None, Rules())).decide)
     genesis = digest(store.header.journal_id.encode())
     store.close()
     image, prefix = (tmp_path / "data.mdb").read_bytes(), layout.stream_prefix("s")
