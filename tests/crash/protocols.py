@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 import journal
-from journal import Accepted, EffectFailedError, EffectUnresolvedError, NotPerformed
+from journal import Accepted, EffectFailedError, EffectUnresolvedError, NotPerformed, Reducer
 from tests.crash.support.deaths import NEVER, Fuse
 from tests.crash.support.processes import die
 from tests.crash.support.recipient import Kind
@@ -132,6 +132,19 @@ def clear(world: World, fuse: Fuse) -> None:
         with fuse.burning():
             j.clear_effect(key, reason="to be done anew")
             world.acknowledge("event", text_of(key), ["cleared", None])
+
+
+def note(state: list[str], delivery: Delivery) -> list[str]:
+    return [*state, delivery.content]
+
+
+def append_to_state(world: World, fuse: Fuse) -> None:
+    """Nothing is remembered of the operations that are there, and a snapshot is due with this one."""
+    with world.open(state=Reducer(list, note, list[str], snapshot_every=2)) as j:
+        with fuse.burning():
+            Service(world).append(j, "askable", "last")
+            j.load(STREAM)
+        assert j.load(STREAM).state == [committed.operation.content for committed in j.read(STREAM)]
 
 
 def save_cursor(world: World, fuse: Fuse) -> None:
@@ -293,5 +306,13 @@ PROTOCOLS = [
         create,
         "The next `open` finds a journal or makes one; a half-made one stops nobody.",
         is_stepped=False,
+    ),
+    Protocol(
+        20,
+        "append-to-state",
+        "`append` with a reducer and a snapshot, then `load`",
+        (append_one,),
+        append_to_state,
+        "The operation is there with its snapshot, or neither; the state is that of the operations that are there.",
     ),
 ]
