@@ -26,6 +26,7 @@ SCRIPTS = (
     "recover_settled",
     "recover_memory",
     "open_many",
+    "care",
     "effect_bytes",
     "logging_cost",
 )

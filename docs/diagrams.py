@@ -54,8 +54,11 @@ def label(before: Phase | None, after: Phase) -> str:
 
 def calls() -> list[str]:
     """What a call does with what is on record."""
-    rows = [[case.guarantee, case.phase, case.holder, case.verdict, case.why] for case in CASES]
-    head = ["guarantee", "on record", "in the hands of", "the call will", "because"]
+    doubts = {None: None, False: "no", True: "yes"}
+    rows = [
+        [case.guarantee, case.phase, doubts[case.is_doubtful], case.holder, case.verdict, case.why] for case in CASES
+    ]
+    head = ["guarantee", "on record", "doubtful", "in the hands of", "the call will", "because"]
     return ["## What a call does", "", *table(head, rows), ""]
 
 

@@ -7,7 +7,9 @@ Open one with `journal.open`, append operations with `Journal.append`, act with 
 `reconcile`) or `Journal.run_effect` (where the recipient deduplicates), and call `Journal.recover` at start-up.
 """
 
+from journal._core.rules import Reducer
 from journal._drive.signals import AsyncSignal, Signal
+from journal._handle import restore
 from journal.aio import AsyncJournal, open_async
 from journal.errors import (
     CommitFailedError,
@@ -36,7 +38,7 @@ from journal.errors import (
     UnsupportedFilesystemError,
     UnsupportedFormatError,
 )
-from journal.sync import Journal, open  # noqa: A004 - `journal.open` is how the module is used
+from journal.sync import Journal, open, verify  # noqa: A004 - `journal.open` is how the module is used
 from journal.values import (
     Accepted,
     AlreadyCommitted,
@@ -46,6 +48,8 @@ from journal.values import (
     EffectRecord,
     Finding,
     Found,
+    Loaded,
+    Restored,
     Stats,
     Uncertain,
 )
@@ -84,8 +88,11 @@ __all__ = [
     "JournalLockedError",
     "JournalReadonlyError",
     "Key",
+    "Loaded",
     "NotPerformed",
     "OperationRefusedError",
+    "Reducer",
+    "Restored",
     "SequenceConflictError",
     "Settled",
     "Signal",
@@ -96,4 +103,6 @@ __all__ = [
     "UnsupportedFormatError",
     "open",
     "open_async",
+    "restore",
+    "verify",
 ]

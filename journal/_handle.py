@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NoReturn, TypeVar, cast
 
+from journal._core import hooks
+from journal._core.compaction import Snapshot
 from journal._core.effects import check_seconds
-from journal._core.payloads import check_type
 from journal._core.requests import Steps
+from journal._core.rules import Rules, rules_of
+from journal._core.states import snapshot_through
 from journal._drive.calls import ThreadCall
+from journal._drive.common import is_coroutine_function
 from journal._drive.threads import ThreadDriver
 from journal._flights import Flights, Waiter, own_waiter
 from journal._logs import Log, check_logger
+from journal._states import States
+from journal._storage.copies import back_up, restore as restore_copy
+from journal._storage.examination import examine
 from journal._storage.store import Store
-from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN
+from journal.options import MAP_BYTES_MAX, MAP_BYTES_MIN, STATES_BYTES_MAX, STATES_MAX
+from journal.records import RestoredRow
+from journal.values import Cursor, Finding
 
 T = TypeVar("T")
 
@@ -28,6 +39,10 @@ class Handle:
         path: str | os.PathLike[str],
         *,
         operation: Any,
+        state: Any,
+        validate: Any,
+        authorize: Any,
+        upcast: Any,
         readonly: bool,
         create: bool,
         map_size: int,
@@ -38,8 +53,9 @@ class Handle:
     ) -> None:
         _check_options(map_size, max_size, wait_timeout, clock)
         check_logger(logger)
-        self.kind = None if operation is Any else operation
-        check_type(self.kind, "operation")
+        states = States(bytes_max=STATES_BYTES_MAX, count_max=STATES_MAX)
+        self.rules = rules_of(operation, state, validate, authorize, upcast, states=states)
+        _refuse_coroutine_functions(self.rules)
         self.store = Store(
             _directory(path),
             readonly=readonly,
@@ -48,15 +64,29 @@ class Handle:
             max_size=max_size,
             wait_timeout=wait_timeout,
             clock=clock,
+            remember=states.put_all,
         )
         self.flights = Flights(self.store.directory)
         self.log = Log(logger, self.store.header.journal_id)
         self.is_closing = False
+        if self.store.is_copy and not readonly:
+            row = cast("RestoredRow", self.store.restored)
+            self.log.emit("warning", "journal_restored", incarnation=row.incarnation, head=row.head)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The protocol that gives the state which a compaction keeps; `None` without a reducer."""
+        return None if self.rules.reducer is None else partial(snapshot_through, rules=self.rules)
 
     def run(self, protocol: Steps[T]) -> T:
         """What a protocol returns, run in this thread."""
         self.store.check()
         return ThreadDriver(self.store, self.flights, self.log).run(protocol)
+
+    def backup(self, directory: str | os.PathLike[str]) -> Cursor:
+        """Make a copy in another directory; the last position of its log."""
+        self.store.check()
+        return Cursor(back_up(self.store, _directory(directory)))
 
     def close(self) -> None:
         """Wait for what is in flight, and close the files; twice is fine.
@@ -89,9 +119,38 @@ class Handle:
             RuntimeError: the caller would wait for itself.
         """
         self.store.check_process()
+        hooks.refuse_calls()
         must_wait = self.flights.close(waiter, is_blocking=is_blocking)
         self.is_closing = True
         return must_wait
+
+
+def restore(
+    backup: str | os.PathLike[str], path: str | os.PathLike[str], *, clock: Callable[[], int] = time.time_ns
+) -> Cursor:
+    """Make a journal of a backup, in a directory that is new or empty; the last position of its log.
+
+    The copy is made beside `path`, verified and flushed, and gets its name when it is whole; the backup is left as it is.
+    Any journal can be copied like that while nobody commits to it. What it makes knows that it is a copy: see
+    `Journal.confirm_restored`.
+
+    Args:
+        backup: What `Journal.backup` made, or another journal's directory.
+        path: Where the journal is to be; its parent must exist.
+        clock: The time, in nanoseconds since the epoch.
+
+    Raises:
+        FileNotFoundError: no journal is in `backup`, or the parent of `path` is missing.
+        FileExistsError: something is at `path`.
+        ValueError: `path` lies in `backup`.
+        UnsupportedFormatError: `backup` holds something else, a newer format, or a damaged data file.
+        UnsupportedFilesystemError: `path` lies on a network file system.
+        CorruptRecordError: a record is damaged.
+        JournalBusyError: somebody commits to `backup`, or makes a copy at the same path.
+        JournalFullError: there is no room for it.
+    """
+    _check_clock(clock)
+    return Cursor(restore_copy(_directory(backup), _directory(path), clock))
 
 
 class Face:
@@ -125,6 +184,15 @@ class Face:
         return self._store.header.journal_id
 
 
+def verify_path(path: str | os.PathLike[str]) -> Iterator[Finding]:
+    """What is wrong with the journal in a directory, which nobody here need have open.
+
+    Raises:
+        FileNotFoundError: no data file is there.
+    """
+    return examine(_directory(path))
+
+
 def _directory(path: Any) -> str:
     text = os.fsdecode(path)
     if not text:
@@ -132,6 +200,16 @@ def _directory(path: Any) -> str:
     if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError(f"path must be UTF-8 without a null character, which LMDB can take: {path!r}")
     return os.path.abspath(text)
+
+
+def _refuse_coroutine_functions(rules: Rules) -> None:
+    functions: dict[str, Any] = {"validate": rules.validate, "authorize": rules.authorize}
+    if rules.reducer is not None:
+        functions |= {"the reducer's initial": rules.reducer.initial, "the reducer's apply": rules.reducer.apply}
+    functions |= {f"upcast= of {tag!r}": function for tag, function in rules.schema.upcasts.items()}
+    for name, hook in functions.items():
+        if is_coroutine_function(hook):
+            raise TypeError(f"{name} is a coroutine function; it decides at once, so pass a plain function")
 
 
 def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) -> None:
@@ -143,5 +221,9 @@ def _check_options(map_size: Any, max_size: Any, wait_timeout: Any, clock: Any) 
         if not MAP_BYTES_MIN <= value <= MAP_BYTES_MAX:
             raise ValueError(f"{name} must be from {MAP_BYTES_MIN} to {MAP_BYTES_MAX} bytes, not {value}")
     check_seconds(wait_timeout, "wait_timeout")
+    _check_clock(clock)
+
+
+def _check_clock(clock: Any) -> None:
     if not callable(clock):
         raise TypeError(f"clock must be a function that gives nanoseconds, not {clock!r}")

@@ -94,7 +94,7 @@ class Log:
                 actor=record.actor,
             )
         elif isinstance(record, CompactionRecord):
-            self.emit("info", "stream_compacted", position=position, stream=record.stream, floor=record.floor)
+            self.emit("info", "stream_compacted", position=position, stream=record.stream, floor=record.through)
         elif isinstance(record, ResetRecord):
             self.emit("info", "stream_reset", position=position, stream=record.stream, epoch=record.epoch)
         elif isinstance(record, StepRecord):

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, queries, recovery, resolution, steps
+from journal._core import compaction, copies, effects, pruning, queries, recovery, resolution, states, steps
 from journal._core.operations import append as append_operations, cursor, save_cursor
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
+from journal._core.rules import Reducer
 from journal._drive.calls import LoopWaiter, ThreadCall, in_thread
 from journal._drive.committing import Committer
 from journal._drive.tasks import Background, TaskDriver
@@ -38,6 +39,8 @@ from journal.values import (
     EffectEvent,
     EffectRecord,
     Finding,
+    Loaded,
+    Restored,
     Stats,
     Uncertain,
 )
@@ -51,6 +54,10 @@ def open_async(
     path: str | os.PathLike[str],
     *,
     operation: Any = Any,
+    state: Reducer | None = None,
+    validate: Callable[[Any, Any], Any] | None = None,
+    authorize: Callable[[str, Any, Any], bool | str] | None = None,
+    upcast: Mapping[str | int, Callable[[Any], Any]] | None = None,
     readonly: bool = False,
     create: bool = True,
     map_size: int = MAP_BYTES_DEFAULT,
@@ -67,6 +74,10 @@ def open_async(
         lambda: Handle(
             path,
             operation=operation,
+            state=state,
+            validate=validate,
+            authorize=authorize,
+            upcast=upcast,
             readonly=readonly,
             create=create,
             map_size=map_size,
@@ -176,24 +187,46 @@ class AsyncJournal(Face):
         self, stream: str, operation: Any, *, op_id: str, actor: str = "", expected: int | None = None
     ) -> Committed | AlreadyCommitted:
         """As `Journal.append`, awaited; cancelled while it waits it writes nothing."""
-        protocol = append_operations(stream, [(op_id, operation)], actor, expected, self._handle.kind)
+        protocol = append_operations(stream, [(op_id, operation)], actor, expected, self._handle.rules)
         return (await self._run(protocol))[0]
 
     async def append_all(
         self, stream: str, operations: Iterable[tuple[str, Any]], *, actor: str = "", expected: int | None = None
     ) -> list[Committed | AlreadyCommitted]:
         """As `Journal.append_all`, awaited."""
-        return await self._run(append_operations(stream, operations, actor, expected, self._handle.kind))
+        return await self._run(append_operations(stream, operations, actor, expected, self._handle.rules))
 
     def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Committed]:
         """As `Journal.read`, an async iterator."""
-        pages = OperationPages(stream, after, limit, self._handle.kind)
-        self._look(queries.check_from(after))
+        pages = OperationPages(stream, after, limit, self._handle.rules.schema)
+        self._look(queries.check_from(stream, after))
         return self._each(pages)
+
+    async def load(self, stream: str) -> Loaded[Any]:
+        """As `Journal.load`, awaited."""
+        return await self._run(states.load(stream, self._handle.rules))
 
     async def streams(self) -> list[str]:
         """As `Journal.streams`, awaited."""
         return await self._run(queries.streams())
+
+    async def compact(
+        self, stream: str, through: int, *, past_cursors: Collection[str] = (), past_effects: Collection[Key] = ()
+    ) -> Cursor:
+        """As `Journal.compact`, awaited; cancelled, it has happened or not, as `floor` says."""
+        return await self._run(compaction.compact(stream, through, past_cursors, past_effects, self._handle.snapshot))
+
+    async def floor(self, stream: str | None = None) -> Cursor:
+        """As `Journal.floor`, awaited."""
+        return await self._run(compaction.floor(stream))
+
+    async def reset(self, stream: str) -> int:
+        """As `Journal.reset`, awaited."""
+        return await self._run(compaction.reset(stream))
+
+    async def epoch(self, stream: str) -> int:
+        """As `Journal.epoch`, awaited."""
+        return await self._run(compaction.epoch(stream))
 
     async def head(self) -> Cursor:
         """As `Journal.head`, awaited."""
@@ -211,6 +244,28 @@ class AsyncJournal(Face):
     def verify(self) -> AsyncIterator[Finding]:
         """As `Journal.verify`, an async iterator."""
         return _in_threads(self._store.verify())
+
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    async def backup(self, directory: str | os.PathLike[str]) -> Cursor:
+        """As `Journal.backup`, awaited; cancelled, the copy is made nevertheless."""
+        return await in_thread(lambda: self._handle.backup(directory))
+
+    async def vacuum(self) -> int:
+        """As `Journal.vacuum`, awaited; cancelled, it goes on."""
+        return await in_thread(self._store.vacuum)
+
+    async def rebuild(self) -> None:
+        """As `Journal.rebuild`, awaited; cancelled, it goes on."""
+        await in_thread(self._store.rebuild)
+
+    async def restored(self) -> Restored | None:
+        """As `Journal.restored`, awaited."""
+        return await self._run(copies.restored())
+
+    async def confirm_restored(self) -> None:
+        """As `Journal.confirm_restored`, awaited."""
+        await self._run(copies.confirm_restored())
 
     # --- effects -----------------------------------------------------------------------------------------------
 
@@ -233,7 +288,7 @@ class AsyncJournal(Face):
             returns=returns,
             reconcile_timeout=reconcile_timeout,
         )
-        return await self._run(effects.effect(call, self._store.owner_id))
+        return await self._run(effects.effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     async def run_effect(
         self,
@@ -248,7 +303,7 @@ class AsyncJournal(Face):
         call = effects.effect_call(
             key, run=run, reconcile=None, request=request, returns=returns, retry_failed=retry_failed
         )
-        return await self._run(effects.run_effect(call, self._store.owner_id))
+        return await self._run(effects.run_effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     async def step(self, key: Key, body: Callable[[], Any], *, returns: Any = None) -> Any:
         """As `Journal.step`, awaited; cancelling it does not cancel `body`."""
@@ -294,6 +349,10 @@ class AsyncJournal(Face):
         """As `Journal.clear_effect`, awaited."""
         await self._run(resolution.clear_effect(key, reason, self._store.owner_id))
 
+    async def prune_effects(self, *, settled_before: int, keep: Callable[[EffectRecord], Any] | None = None) -> int:
+        """As `Journal.prune_effects`, awaited."""
+        return await self._run(pruning.prune_effects(settled_before, keep))
+
     # --- recovery ----------------------------------------------------------------------------------------------
 
     async def recover(
@@ -322,8 +381,9 @@ class AsyncJournal(Face):
                 concurrency=concurrency,
                 limit=limit,
                 progress=progress,
-                kind=self._handle.kind,
+                schema=self._handle.rules.schema,
                 owner=self._store.owner_id,
+                is_copy=self._store.is_copy,
                 check=lambda _: None,
             )
         )

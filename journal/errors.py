@@ -68,22 +68,34 @@ class SequenceConflictError(JournalError):
 
 
 class InvalidOperationError(_OperationError):
-    """The operation could not be kept, or can no longer be read as the declared type: correct it or the type."""
+    """The operation cannot be kept, or is one that can no longer be read or applied: correct it, its type or the reducer.
 
-    def __init__(self, stream: str, op_id: str, reason: str, position: int | None = None) -> None:
-        super().__init__(stream, op_id, reason, position)
+    Of an operation that is on record, `position` is its place, and `was_read` says that its type still reads it. An empty
+    `op_id` says that not an operation is at fault but what the reducer begins with.
+    """
+
+    def __init__(
+        self, stream: str, op_id: str, reason: str, position: int | None = None, was_read: bool = False
+    ) -> None:
+        super().__init__(stream, op_id, reason, position, was_read)
         self.reason = reason
         self.position = position
+        self.was_read = was_read
 
     def __str__(self) -> str:
+        if not self.op_id:
+            return f"stream {self.stream!r} has no state to begin with: {self.reason}; correct the reducer"
         if self.position is None:
             return (
                 f"operation {self.op_id!r} of stream {self.stream!r} cannot be kept: {self.reason}; nothing was "
                 "written, correct the operation and append it again"
             )
+        which = f"operation {self.op_id!r} of stream {self.stream!r} at position {self.position}"
+        if self.was_read:
+            return f"{which} cannot be applied to the stream's state: {self.reason}; correct the reducer"
         return (
-            f"operation {self.op_id!r} of stream {self.stream!r} at position {self.position} cannot be read as the "
-            f"declared type: {self.reason}; open the journal with a type that reads it"
+            f"{which} cannot be read as the declared type: {self.reason}; open the journal with a type that reads it, "
+            "or with upcast= for its tag"
         )
 
 

@@ -28,6 +28,12 @@ PROOF_BYTES_MAX: Final = 65_536
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of an operation, or of a result of `run_effect` or `step`, as JSON; one record is one LMDB value."""
 
+EXAMINATION_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A data file up to here has its pages looked at by `verify` itself; a larger one in a process of their own."""
+
+EXAMINATION_SECONDS_MAX: Final = 600
+"""How long a process that looks at a damaged or large file may take."""
+
 VALUE_DEPTH_MAX: Final = 128
 """Levels of nesting of a value; decoders recurse, and a stack is not endless."""
 
@@ -37,14 +43,29 @@ TEXT_CHARS_MAX: Final = 2_000
 REASON_BYTES_MAX: Final = 4_096
 """UTF-8 bytes of the reason that a person gives."""
 
+STATES_MAX: Final = 4_096
+"""Streams whose newest state a handle remembers; the others' begin with their snapshot."""
+
+STATES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of the states that a handle remembers, as JSON: four of the largest."""
+
 PAGE_RECORDS: Final = 256
 """Records read in one read transaction while iterating: an old reader pins every page freed since."""
 
 PAGE_SCAN_RECORDS: Final = 4_096
 """Log records looked at in one read transaction, operations or not."""
 
+PRUNE_EFFECTS_MAX: Final = 128
+"""Effects pruned in one transaction: bounds how long it holds up others, and the pages that it writes anew."""
+
+PRUNE_EVENTS_MAX: Final = 1_024
+"""Events after which a transaction that prunes takes no further effect; one with more of them goes alone."""
+
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes after which a page of records ends early, so that large operations do not pile up in memory."""
+
+DROP_RECORDS: Final = 1_024
+"""Operations whose payloads a compaction drops in one transaction: others wait for the writer's turn meanwhile."""
 
 MAP_BYTES_DEFAULT: Final = 64 * 1024**3
 """Where the map begins: address space, not disk. Smaller where the process may not have so much."""
@@ -57,6 +78,16 @@ MAP_BYTES_MAX: Final = 1 << 46
 
 MAP_RESERVE_BYTES: Final = 256 * 1024
 """Room below `max_size` that only outcomes may use, so that what is in flight can be recorded at the ceiling."""
+
+DISK_RESERVE_BYTES: Final = 256 * 1024
+"""Bytes of the data file kept allocated past its last page, so that what is in flight can be recorded on a full disk: an
+outcome renews at most a dozen pages, most of which are used again by the one after the next."""
+
+DISK_STEP_BYTES: Final = 256 * 1024
+"""What is allocated more than is needed, so that hundreds of commits share one call of the file system's."""
+
+DISK_RETRY_BYTES: Final = 64 * 1024
+"""More than that must be free than was missing, before a disk that was full counts as one with room."""
 
 READERS_MAX: Final = 2_048
 """Reader slots shared by all processes: one for each live read transaction, 64 bytes each."""

@@ -102,12 +102,16 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
 
 
 class CompactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
-    """From here on the payloads of a stream's operations through `floor` (a position) are gone."""
+    """From here on the payloads of a stream's operations through a position are gone.
+
+    `through` is the position that was asked for, `floor` that of the epoch's last operation there, 0 where it has none.
+    """
 
     stream: str
     epoch: int
     floor: int
     at: int
+    through: int = 0
 
 
 class ResetRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
@@ -150,10 +154,11 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FloorRow(msgspec.Struct, frozen=True, array_like=True):
-    """Through which position a stream's present epoch is compacted, and the position of the record that says so."""
+    """Where a stream's present epoch is compacted, as the record at `position` says."""
 
     floor: int
     position: int
+    through: int = 0
 
 
 class SnapshotRow(msgspec.Struct, frozen=True, array_like=True):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from journal._core import effects, operations, queries, recovery, resolution, steps
+from journal._core import compaction, copies, effects, operations, pruning, queries, recovery, resolution, states, steps
 from journal._core.operations import append as append_operations
 from journal._core.queries import EffectPages, OperationPages, Pages
 from journal._core.requests import Steps
+from journal._core.rules import Reducer
 from journal._drive.common import is_coroutine_function
-from journal._handle import Face, Handle
+from journal._handle import Face, Handle, verify_path
 from journal.errors import Key, NotPerformed
 from journal.options import MAP_BYTES_DEFAULT, RECONCILE_TIMEOUT_SECONDS, WAIT_TIMEOUT_SECONDS
 from journal.values import (
@@ -23,6 +24,8 @@ from journal.values import (
     EffectEvent,
     EffectRecord,
     Finding,
+    Loaded,
+    Restored,
     Stats,
     Uncertain,
 )
@@ -36,6 +39,10 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
     path: str | os.PathLike[str],
     *,
     operation: Any = Any,
+    state: Reducer | None = None,
+    validate: Callable[[Any, Any], Any] | None = None,
+    authorize: Callable[[str, Any, Any], bool | str] | None = None,
+    upcast: Mapping[str | int, Callable[[Any], Any]] | None = None,
     readonly: bool = False,
     create: bool = True,
     map_size: int = MAP_BYTES_DEFAULT,
@@ -50,6 +57,11 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         path: The journal's directory; its parent must exist.
         operation: The type of the operations (anything that msgspec decodes). Without one, an operation is a value of
             JSON that comes back equal.
+        state: How the operations of a stream come to its state. Without it `validate` and `authorize` get `None` as state.
+        validate: Called with an operation that is new and the state before it; raises to refuse it.
+        authorize: Called with actor, operation and state; gives True, or False or a reason to refuse it.
+        upcast: For each tag that the declared type does not have any more, a function that makes the old operation, as
+            JSON would be decoded, into a newer shape.
         readonly: Refuse every write.
         create: Make a journal where none is.
         map_size: Where the file's map begins, in bytes: address space, not disk. It grows by itself.
@@ -63,7 +75,8 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         FileNotFoundError: no journal is there and `create` is false, or the parent directory is missing.
         PermissionError: its files may not be opened.
         JournalLockedError: this process has it open already.
-        JournalBusyError: a process of another pid namespace has this one's pid, or one that is stopped just makes it.
+        JournalBusyError: a process of another pid namespace has this one's pid, or one that is stopped just makes it, or
+            one replaces its data file (`vacuum`, `rebuild`) for longer than `wait_timeout`.
         UnsupportedFormatError: the directory holds something else, a newer format, or a damaged data file.
         UnsupportedFilesystemError: it lies on a network file system.
     """
@@ -71,6 +84,10 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
         Handle(
             path,
             operation=operation,
+            state=state,
+            validate=validate,
+            authorize=authorize,
+            upcast=upcast,
             readonly=readonly,
             create=create,
             map_size=map_size,
@@ -80,6 +97,18 @@ def open(  # noqa: A001 - `journal.open` is how the module is used
             logger=logger,
         )
     )
+
+
+def verify(path: str | os.PathLike[str]) -> Iterator[Finding]:
+    """What is wrong with the journal in a directory, whether or not it can be opened; empty when it is sound.
+
+    A process of its own looks at it, which a damaged file may end: that is a finding too. Changes nothing. For a journal
+    that is open, `Journal.verify` is quicker.
+
+    Raises:
+        FileNotFoundError: no data file is there.
+    """
+    return verify_path(path)
 
 
 class Journal(Face):
@@ -121,12 +150,13 @@ class Journal(Face):
             expected: The sequence that the stream must be at; 0: it must be empty.
 
         Raises:
-            InvalidOperationError: it could not be read back.
+            InvalidOperationError: it could not be read back, `validate` refused it, or the reducer cannot apply it.
+            OperationRefusedError: `authorize` said no.
             IdentityConflictError: the op_id was committed with another payload or actor.
             SequenceConflictError: the stream is at another sequence than expected.
             JournalFullError, JournalBusyError, CommitFailedError, JournalReadonlyError: nothing was written.
         """
-        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._handle.kind))[0]
+        return self._run(append_operations(stream, [(op_id, operation)], actor, expected, self._handle.rules))[0]
 
     def append_all(
         self, stream: str, operations: Iterable[tuple[str, Any]], *, actor: str = "", expected: int | None = None
@@ -136,7 +166,7 @@ class Journal(Face):
         Gives one answer for each, in order; of nothing an empty list. An op_id twice in `operations` is answered as
         repeated. Raises as `append`.
         """
-        return self._run(append_operations(stream, operations, actor, expected, self._handle.kind))
+        return self._run(append_operations(stream, operations, actor, expected, self._handle.rules))
 
     def read(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> Iterator[Committed]:
         """The operations past a position, in log order: of one stream, or of all.
@@ -146,16 +176,75 @@ class Journal(Face):
 
         Raises:
             InvalidCursorError: `after` is outside the log; at the call.
+            CompactedCursorError: an operation past `after` was compacted; at the call, or later where it is meanwhile.
             InvalidOperationError: today's type does not decode an operation; at that operation.
             CorruptRecordError: a record is damaged; at that record.
         """
-        pages = OperationPages(stream, after, limit, self._handle.kind)
-        self._run(queries.check_from(after))
+        pages = OperationPages(stream, after, limit, self._handle.rules.schema)
+        self._run(queries.check_from(stream, after))
         return self._each(pages)
 
+    def load(self, stream: str) -> Loaded[Any]:
+        """The state that a stream's operations come to, with the position and sequence of the last one.
+
+        It begins with what this handle remembers or with a snapshot, and applies what came after; of an unknown stream,
+        and after a reset, it is `initial()`. Everybody gets a state of his own.
+
+        Raises:
+            TypeError: the journal was opened without `state`.
+            InvalidOperationError: an operation can be neither decoded nor applied; with its position.
+            CorruptRecordError: a record is damaged, or what the state is made of was compacted away.
+        """
+        return self._run(states.load(stream, self._handle.rules))
+
     def streams(self) -> list[str]:
-        """The names of all streams, sorted by code point."""
+        """The names of all streams, sorted by code point; those that were reset and are empty too."""
         return self._run(queries.streams())
+
+    def compact(
+        self, stream: str, through: int, *, past_cursors: Collection[str] = (), past_effects: Collection[Key] = ()
+    ) -> Cursor:
+        """Drop the content of a stream's operations at or below a position; the stream's floor afterwards.
+
+        What is left of an operation is its place, its identity and its hash: an append that repeats it is answered with
+        `AlreadyCommitted`, sequences and positions go on, and the digest chain holds. From the commit of one record on
+        the operations can no longer be read; their bytes then go in bounded transactions, others' writes in between.
+        Where that was cut off, the next `compact`, of whatever stream, ends it. The file keeps its size and uses the
+        freed pages again. Operations of epochs that have ended are dropped as well.
+
+        Where there is nothing to drop (the floor is there already, or no operation of the stream lies between),
+        nothing is written.
+
+        Args:
+            stream: The stream.
+            through: A position from 1 to the head; the new floor.
+            past_cursors: Names of saved cursors that may lose operations that they have yet to read.
+            past_effects: Keys of unfinished effects whose operations may go.
+
+        Raises:
+            InvalidCompactionError: the stream is unknown, `through` is outside the log, or the compaction would pass an
+                operation that a saved cursor has yet to read, or that has unfinished effects (by `effect_key`).
+            JournalFullError, JournalBusyError, CommitFailedError: `floor` says whether the compaction has happened.
+        """
+        return self._run(compaction.compact(stream, through, past_cursors, past_effects, self._handle.snapshot))
+
+    def floor(self, stream: str | None = None) -> Cursor:
+        """The position through which a stream is compacted, or the highest of all streams; 0 where nothing is."""
+        return self._run(compaction.floor(stream))
+
+    def reset(self, stream: str) -> int:
+        """Let a stream begin anew, in a new epoch; its number. Durable when this returns.
+
+        The next operation has sequence 1, every op_id is new, and so are the effects that `effect_key` names; positions
+        go on. Operations from before are no longer read, and remain in the log until a `compact` passes them; records of
+        their effects and saved cursors stay. The stream's floor is 0 again. Of a stream that never had an operation
+        nothing is written, and the epoch is 1.
+        """
+        return self._run(compaction.reset(stream))
+
+    def epoch(self, stream: str) -> int:
+        """The number of a stream's present epoch: 1, and 1 more for each `reset`."""
+        return self._run(compaction.epoch(stream))
 
     def head(self) -> Cursor:
         """The last position of the log; 0 when it is empty."""
@@ -182,9 +271,74 @@ class Journal(Face):
         return self._store.stats()
 
     def verify(self) -> Iterator[Finding]:
-        """What is wrong with the log, its digest chain and its indexes; empty when it is sound. Changes nothing."""
+        """What is wrong with the file's pages, the log, its digest chain and its indexes; empty when it is sound.
+
+        Changes nothing. Where pages are damaged, the records are looked at by a process of their own, which they may end.
+        """
         self._check_caller()
         return self._store.verify()
+
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    def backup(self, directory: str | os.PathLike[str]) -> Cursor:
+        """Make a copy of the journal while it is in use, and give the last position of its log.
+
+        It is one state of the journal, verified and flushed, and gets its name when it is whole. It is a journal in its
+        turn, which knows that it is a copy: see `confirm_restored`. No writer is waited for, and none waits.
+
+        Args:
+            directory: Where the copy is to be, new or empty; its parent must exist.
+
+        Raises:
+            FileExistsError: something is there.
+            FileNotFoundError: its parent is missing.
+            ValueError: it lies in this journal's own directory.
+            CorruptRecordError: a record is damaged; nothing is left of the copy.
+            JournalFullError: there is no room for it.
+            JournalBusyError: another copy to the same place is being made.
+        """
+        self._check_caller()
+        return self._handle.backup(directory)
+
+    def vacuum(self) -> int:
+        """Give the disk back what the file does not need any more; how many bytes that is.
+
+        A compact copy is made, verified and flushed, and takes the file's place: it needs room beside it for a while.
+        Readers and runs in this process go on, commits wait. No other process may have the journal open.
+
+        Raises:
+            JournalBusyError: another process has it open.
+            JournalFullError: there is no room for the copy.
+            CorruptRecordError: a record is damaged; the file is as it was.
+            JournalReadonlyError: this handle may not write.
+        """
+        self._check_caller()
+        return self._store.vacuum()
+
+    def rebuild(self) -> None:
+        """Make the indexes anew from the log, where `verify` finds them damaged.
+
+        The log, the cursors and the snapshots are kept; a cursor or a snapshot that cannot be read is left out. Takes the
+        file's place as `vacuum` does, and raises as that.
+
+        Raises:
+            CorruptRecordError: the log itself is damaged, at that position; restore a backup. The file is as it was.
+        """
+        self._check_caller()
+        self._store.rebuild()
+
+    def restored(self) -> Restored | None:
+        """What the journal says of itself where it is a copy (a backup, or restored from one); else `None`."""
+        return self._run(copies.restored())
+
+    def confirm_restored(self) -> None:
+        """Say of a copy that nothing was done after it was made that it does not know of; durable when this returns.
+
+        Until then, an effect that has no record, or that was known not to have been performed when the copy was made, is
+        reconciled before it is run, and refused (`EffectConflictError`) where nothing is on record and it has no
+        `reconcile`. Of a journal that is no copy, or was confirmed before: nothing.
+        """
+        self._run(copies.confirm_restored())
 
     # --- effects -----------------------------------------------------------------------------------------------
 
@@ -219,6 +373,7 @@ class Journal(Face):
             EffectFailedError: `run` raised `NotPerformed`; call again to try once more.
             EffectInFlightError: another process, or the caller itself, has it in its hands.
             EffectConflictError: the key is bound to another request or guarantee.
+            EffectPrunedError: it was accepted, and pruned since.
             CorruptRecordError: its record is damaged, which is no evidence that it did not run.
         """
         _refuse_coroutine_functions(run=run, reconcile=reconcile)
@@ -230,7 +385,7 @@ class Journal(Face):
             returns=returns,
             reconcile_timeout=reconcile_timeout,
         )
-        return self._run(effects.effect(call, self._store.owner_id))
+        return self._run(effects.effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     def run_effect(
         self,
@@ -258,14 +413,14 @@ class Journal(Face):
         Raises:
             EffectFailedError: it failed before, and `retry_failed` says no.
             EffectUnresolvedError: the result could not be kept or recorded, or a person resolved it as uncertain.
-            EffectInFlightError, EffectConflictError, CorruptRecordError: as `effect`.
+            EffectInFlightError, EffectConflictError, EffectPrunedError, CorruptRecordError: as `effect`.
             Exception: whatever `run` raised.
         """
         _refuse_coroutine_functions(run=run, retry_failed=retry_failed)
         call = effects.effect_call(
             key, run=run, reconcile=None, request=request, returns=returns, retry_failed=retry_failed
         )
-        return self._run(effects.run_effect(call, self._store.owner_id))
+        return self._run(effects.run_effect(call, self._store.owner_id, is_copy=self._store.is_copy))
 
     def step(self, key: Key, body: Callable[[], Any], *, returns: Any = None) -> Any:
         """The recorded result of a computation; where there is none, run it and record what it returns.
@@ -281,11 +436,19 @@ class Journal(Face):
         return self._run(steps.step(key, body, returns))
 
     def record(self, key: Key) -> EffectRecord | None:
-        """What is on record of an effect; `None` when there is nothing, or it was cleared."""
+        """What is on record of an effect; `None` when there is nothing, or it was cleared.
+
+        Raises:
+            EffectPrunedError: it was accepted, and pruned since.
+        """
         return self._run(queries.record(key))
 
     def history(self, key: Key) -> list[EffectEvent]:
-        """Every event of an effect, in order, those from before a `clear_effect` too."""
+        """Every event of an effect, in order, those from before a `clear_effect` too.
+
+        Raises:
+            EffectPrunedError: they were pruned.
+        """
         return self._run(queries.history(key))
 
     def unfinished(self, *, prefix: Key | None = None) -> list[EffectRecord]:
@@ -328,16 +491,40 @@ class Journal(Face):
 
         Raises:
             EffectConflictError: it is accepted, unknown, or its record is at another position.
+            EffectPrunedError: it was accepted, and pruned since.
         """
         self._run(resolution.resolve(key, outcome, expected_position, reason))
 
     def clear_effect(self, key: Key, *, reason: str) -> None:
         """Let the next call for a key be new work; of an unknown key nothing. The history stays.
 
+        Of a pruned effect it takes away what refuses its key.
+
         Raises:
             EffectInFlightError: somebody has it in hands.
         """
         self._run(resolution.clear_effect(key, reason, self._store.owner_id))
+
+    def prune_effects(self, *, settled_before: int, keep: Callable[[EffectRecord], Any] | None = None) -> int:
+        """Forget accepted effects that were settled before a time; how many.
+
+        What is on record of them goes, events and proof; that each was accepted stays, so that its key is refused with
+        `EffectPrunedError` and never run as new work. Effects that are uncertain, failed or without an outcome stay. A
+        key that was cleared before that time goes without a trace, and is not counted. Costs by the number of settled
+        effects. Commits in bounded transactions; cut off, it is completed by the next call.
+
+        Args:
+            settled_before: Nanoseconds since the epoch; what was accepted at that time or later stays.
+            keep: A predicate over the record: an effect of which it says yes stays.
+
+        Raises:
+            TypeError, ValueError: an argument is of no use; nothing was pruned.
+            Exception: what `keep` raised; what was pruned before that is pruned.
+            JournalFullError, JournalBusyError, CommitFailedError, JournalReadonlyError: nothing more was written.
+            CorruptRecordError: a record is damaged, and was not pruned.
+        """
+        _refuse_coroutine_functions(keep=keep)
+        return self._run(pruning.prune_effects(settled_before, keep))
 
     # --- recovery ----------------------------------------------------------------------------------------------
 
@@ -375,6 +562,7 @@ class Journal(Face):
 
         Raises:
             InvalidCursorError: `from_cursor` is outside the log.
+            CompactedCursorError: an operation past it was compacted.
             ValueError, TypeError: an argument or a policy's answer is of no use.
             Exception: what `intents` or a policy raised, and the store's errors. An effect's own failure does not
                 raise: it is `Settled.stopped`.
@@ -392,8 +580,9 @@ class Journal(Face):
                 concurrency=concurrency,
                 limit=limit,
                 progress=progress,
-                kind=self._handle.kind,
+                schema=self._handle.rules.schema,
                 owner=self._store.owner_id,
+                is_copy=self._store.is_copy,
                 check=lambda intent: _refuse_coroutine_functions(run=intent.run, reconcile=intent.reconcile),
             )
         )

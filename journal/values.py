@@ -54,6 +54,14 @@ class AlreadyCommitted(msgspec.Struct, frozen=True):
     actor: str
 
 
+class Loaded(msgspec.Struct, Generic[T], frozen=True):
+    """A stream's state, the position and the sequence of its last operation; both 0 where it has none."""
+
+    state: T
+    cursor: Cursor
+    sequence: int
+
+
 class Accepted(msgspec.Struct, Generic[T], frozen=True):
     """The effect happened; `proof` is what the recipient named it, `via` how it is known: run, reconcile, resolve."""
 
@@ -112,6 +120,19 @@ class EffectEvent(msgspec.Struct, frozen=True):
     owner: str
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """What a journal says of itself that is a copy: a backup, or what `restore` made of one.
+
+    `incarnation` is the copy's own id, 32 hexadecimal digits; `head` the last position that it was made with; `at` and
+    `confirmed_at` are in nanoseconds since the epoch. Until it is confirmed, what was done after `head` is unknown.
+    """
+
+    incarnation: str
+    head: int
+    at: int
+    confirmed_at: int | None
+
+
 class Finding(msgspec.Struct, frozen=True):
     """Something that `verify` found wrong: in which table, at which position where it has one, and what."""
 
@@ -122,6 +143,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Stats(msgspec.Struct, frozen=True):
     """The size of a journal: counts of what it holds, bytes on disk, and how this handle's commits were shared.
+
+    `operations` counts those of the log, compacted ones and those from before a `reset` too. `effects` counts those on record,
+    `pruned` those of which only that they were accepted is known.
 
     `commits` and `entries` count since the handle was opened; `entries / commits` is the mean size of a group.
     """
@@ -141,3 +165,4 @@ class Stats(msgspec.Struct, frozen=True):
     file_bytes: int
     commits: int
     entries: int
+    pruned: int

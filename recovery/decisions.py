@@ -29,6 +29,8 @@ class Verdict(StrEnum):
 
     START = "start"
     """Commit the next intent, then run."""
+    PROBE = "probe"
+    """Commit the next intent, then ask the recipient (reconcile) before anything is run."""
     JOIN = "join"
     """Share the run that is going on in this process."""
     WAIT = "wait"
@@ -39,40 +41,58 @@ class Verdict(StrEnum):
     """Give what is on record; call nobody."""
     REFUSE = "refuse"
     """There is no result, and a person said that there will be none."""
+    FORBID = "forbid"
+    """It may have been done, and there is nobody to ask: a person has to say that it was not."""
 
 
 class Case(NamedTuple):
-    """One row of the table; `None` stands for any value."""
+    """One row of the table; `None` stands for any value.
+
+    `is_doubtful` says of what stands on record that it is from before this journal was copied from another one, whose
+    later records are unknown here; nothing on record is, too, until a person has confirmed the copy.
+    """
 
     guarantee: str | None
     phase: str | None
     holder: Holder | None
     verdict: Verdict
     why: str
+    is_doubtful: bool | None = None
 
 
 PHASES: Final = ("none", "intent", "failed", "accepted", "uncertain")
 GUARANTEES: Final = (AT_MOST_ONCE, IDEMPOTENT)
 
 CASES: Final = (
-    Case(None, "none", None, Verdict.START, "nothing was ever started"),
+    Case(None, "none", None, Verdict.START, "nothing was ever started", False),
+    Case(
+        AT_MOST_ONCE, "none", None, Verdict.PROBE, "it may have happened after the copy: only the recipient knows", True
+    ),
+    Case(
+        IDEMPOTENT, "none", None, Verdict.FORBID, "it may have happened after the copy, and nobody can be asked", True
+    ),
     Case(None, "intent", Holder.HERE, Verdict.JOIN, "one run for all callers of a process"),
     Case(None, "intent", Holder.ELSEWHERE, Verdict.WAIT, "its owner lives and may be running it"),
     Case(AT_MOST_ONCE, "intent", Holder.NOBODY, Verdict.ASK, "it may have happened: only the recipient knows"),
     Case(IDEMPOTENT, "intent", Holder.NOBODY, Verdict.START, "the recipient deduplicates by the key"),
-    Case(None, "failed", None, Verdict.START, "known not performed, or the recipient deduplicates"),
+    Case(AT_MOST_ONCE, "failed", None, Verdict.START, "known not performed", False),
+    Case(AT_MOST_ONCE, "failed", None, Verdict.PROBE, "not performed then; after the copy it may have been", True),
+    Case(IDEMPOTENT, "failed", None, Verdict.START, "the recipient deduplicates by the key"),
     Case(None, "accepted", None, Verdict.ANSWER, "it happened"),
     Case(AT_MOST_ONCE, "uncertain", None, Verdict.ANSWER, "settled: never run again"),
     Case(IDEMPOTENT, "uncertain", None, Verdict.REFUSE, "settled by a person, without a result"),
 )
 
 
-def decide(guarantee: str, phase: str, holder: Holder) -> Verdict:
+def decide(guarantee: str, phase: str, holder: Holder, is_doubtful: bool = False) -> Verdict:
     """What a call for an effect of this guarantee does with a record in this phase (`none`: no record)."""
     return next(
         case.verdict
         for case in CASES
-        if case.guarantee in (None, guarantee) and case.phase == phase and case.holder in (None, holder)
+        if case.guarantee in (None, guarantee)
+        and case.phase == phase
+        and case.holder in (None, holder)
+        and case.is_doubtful in (None, is_doubtful)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from operator import methodcaller
 from typing import Any, Final
 
@@ -27,8 +27,11 @@ from journal._core.ledger import (
     EffectChange,
     EffectState,
     advance,
+    last_event,
     record_of,
+    refuse_pruned,
     release,
+    standing,
     withdraw,
 )
 from journal._core.payloads import NotOfTypeError, ValueRejectedError, check_type, decode_value, fingerprint, keep_value
@@ -53,9 +56,11 @@ from journal.errors import (
     EffectConflictError,
     EffectFailedError,
     EffectInFlightError,
+    EffectPrunedError,
     EffectUnresolvedError,
     JournalError,
     JournalFullError,
+    JournalReadonlyError,
     Key,
     NotPerformed,
 )
@@ -64,12 +69,16 @@ from journal.options import (
     RECONCILE_TIMEOUT_SECONDS,
     VALUE_BYTES_MAX,
 )
-from journal.records import EffectEntry, Guarantee, Via
+from journal.records import EffectEntry, Guarantee, RestoredRow, Via
 from journal.values import Accepted, EffectRecord, Found, Uncertain
 from recovery import Holder, Verdict, decide
 
 _verdict: Final = cache(decide)
 """The table's answers: it has few rows, and is asked for every effect."""
+_UNKNOWN_HERE: Final = (
+    "this journal is a copy (incarnation {}, made at position {}), what was done after it was made is unknown here, and "
+    "there is no reconcile to ask; see at the recipient what was done, then call confirm_restored()"
+)
 _NUMBER: Final = int | float
 _START: Final = Verdict.START
 _NOBODY: Final = Holder.NOBODY
@@ -162,9 +171,9 @@ def check_reconcile(reconcile: Any) -> Any:
     return reconcile
 
 
-def effect(call: EffectCall, owner: int) -> Steps[Accepted[Any] | Uncertain]:
-    """The protocol of `Journal.effect`."""
-    outcome = yield from settle(call, owner)
+def effect(call: EffectCall, owner: int, *, is_copy: bool = False) -> Steps[Accepted[Any] | Uncertain]:
+    """The protocol of `Journal.effect`; a copy is one that nobody had confirmed when the journal was opened."""
+    outcome = yield from settle(call, owner, is_copy=is_copy)
     entry = outcome.state.entry
     if entry.phase is UNCERTAIN:
         return Uncertain()
@@ -172,14 +181,19 @@ def effect(call: EffectCall, owner: int) -> Steps[Accepted[Any] | Uncertain]:
     return Accepted(_answer(call.key, entry, call.returns), entry.via.word)
 
 
-def run_effect(call: EffectCall, owner: int) -> Steps[Any]:
+def run_effect(call: EffectCall, owner: int, *, is_copy: bool = False) -> Steps[Any]:
     """The protocol of `Journal.run_effect`."""
-    outcome = yield from settle(call, owner)
+    outcome = yield from settle(call, owner, is_copy=is_copy)
     return _answer(call.key, outcome.state.entry, call.returns)
 
 
 def settle(
-    call: EffectCall, owner: int, *, begun: Begun | None = None, following: EffectCall | None = None
+    call: EffectCall,
+    owner: int,
+    *,
+    begun: Begun | None = None,
+    following: EffectCall | None = None,
+    is_copy: bool = False,
 ) -> Steps[Outcome]:
     """Bring a key to its outcome, or raise why there is none.
 
@@ -195,8 +209,13 @@ def settle(
         if state is not None and state.entry.phase in SETTLED:
             yield _reused(call, state)
             return _settled(call, state, "reused")
-        flight = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
-    attempt = _Attempt(call, owner, following)
+        try:
+            flight = yield Enter("effect", call.key, call.form, call.guarantee, call.request)
+        except JournalReadonlyError:
+            # No commit of an intent will tell whether it was pruned.
+            yield Read(partial(last_event, form=call.form))
+            raise
+    attempt = _Attempt(call, owner, following, is_copy=is_copy)
     # Act for the key, and let go of it whatever happens.
     try:
         outcome = yield from (attempt.settle(seen=state) if begun is None else attempt.run(begun.state))
@@ -237,10 +256,12 @@ def check_binding(call: EffectCall, state: EffectState | None) -> None:
 class _Attempt:
     """What one call does while it alone acts for its key in this process."""
 
-    def __init__(self, call: EffectCall, owner: int, following: EffectCall | None) -> None:
+    def __init__(self, call: EffectCall, owner: int, following: EffectCall | None, *, is_copy: bool) -> None:
         self.call = call
         self.has_called = False
+        self._is_copy = is_copy
         self._has_begun = False
+        self._probed: EffectState | None = None
         self._owner = owner
         self._following = following
 
@@ -257,7 +278,9 @@ class _Attempt:
             if state is not None and state.entry.phase is INTENT and state.entry.owner != self._owner:
                 pid = yield IsAlive(state.entry.owner)
             holder = _NOBODY if pid is None else Holder.ELSEWHERE
-            verdict = _verdict(call.guarantee.word, "none" if record is None else record.phase, holder)
+            restored: RestoredRow | None = (yield Read(methodcaller("restored"))) if self._is_copy else None
+            phase, is_doubtful = standing(state, restored)
+            verdict = _verdict(call.guarantee.word, phase, holder, is_doubtful)
             outcome: Outcome | None = None
             if verdict is _START:
                 begun = yield from self._start(state, record)
@@ -265,6 +288,11 @@ class _Attempt:
                     return (yield from self.run(begun))
             elif verdict is Verdict.WAIT:
                 yield from self._wait(pid or 0, record)
+            elif verdict is Verdict.PROBE:
+                outcome = yield from self._probe(state)
+            elif verdict is Verdict.FORBID:
+                assert restored is not None  # noqa: S101 - the table forbids in a copy alone
+                raise EffectConflictError(call.key, _UNKNOWN_HERE.format(restored.incarnation, restored.head), record)
             else:
                 assert state is not None  # noqa: S101 - the table asks and answers only where something is on record
                 if verdict is Verdict.ASK:
@@ -292,6 +320,27 @@ class _Attempt:
         self._has_begun = True
         begun: EffectState | None = yield Commit(advance(call.form, before, change))
         return begun
+
+    def _probe(self, state: EffectState | None) -> Steps[Outcome | None]:
+        """Commit the next intent, and ask the recipient whether another journal's run came before it."""
+        call = self.call
+        before = 0 if state is None else state.position
+        change = EffectChange(phase=INTENT, guarantee=call.guarantee, owner=self._owner, request=call.request)
+
+        def begin_and_look(txn: Transaction) -> tuple[EffectState | None, bool]:
+            # Another process may have confirmed the copy since.
+            _, is_doubtful = standing(txn.effect(call.form), txn.restored())
+            return advance(call.form, before, change)(txn), is_doubtful
+
+        self._has_begun = True
+        begun: EffectState | None
+        begun, is_doubtful = yield Commit(begin_and_look)
+        if begun is None:
+            return None
+        if not is_doubtful:
+            return (yield from self.run(begun))
+        self._probed = begun
+        return (yield from self._ask(begun))
 
     def _check_retry(self, record: EffectRecord) -> Steps[None]:
         allowed = self.call.retry_failed
@@ -348,9 +397,9 @@ class _Attempt:
         except NotPerformed as error:
             return (yield from self._run_after_absence(state, error))
         except DeadlineError as error:
-            raise (yield from self._unresolved("reconcile-timeout", state, error)) from error
+            raise (yield from self._could_not_ask("reconcile-timeout", state, error)) from error
         except Exception as error:
-            raise (yield from self._unresolved("reconcile-failed", state, error)) from error
+            raise (yield from self._could_not_ask("reconcile-failed", state, error)) from error
         if answer is None:
             change = EffectChange(phase=UNCERTAIN, guarantee=call.guarantee, via=Via.RECONCILE)
             settled: EffectState | None = yield from self._commit_outcome(state, change)
@@ -380,7 +429,7 @@ class _Attempt:
             proof, _ = keep_value(value, call.returns, call.value_bytes_max)
         except ValueRejectedError as error:
             if via is Via.RECONCILE:
-                raise (yield from self._unresolved("proof-rejected", begun, error)) from error
+                raise (yield from self._could_not_ask("proof-rejected", begun, error)) from error
             raise (yield from self._give_up("proof-rejected", error, begun)) from error
         change = EffectChange(phase=ACCEPTED, guarantee=call.guarantee, via=via, proof=proof)
         how = "ran" if via is _RUN else "reconciled"
@@ -404,14 +453,14 @@ class _Attempt:
         self, begun: EffectState, change: EffectChange, how: str, following: EffectCall, flight: Flight
     ) -> Steps[Outcome | None]:
         """Commit this effect's acceptance and the intent of the next one together."""
-        form, owner = self.call.form, self._owner
+        form, owner, is_copy = self.call.form, self._owner, self._is_copy
 
         ahead: EffectState | None = None
 
         def decide_both(txn: Transaction) -> tuple[EffectState | None, EffectState | None]:
             nonlocal ahead
             accepted = advance(form, begun.position, change)(txn)
-            ahead = None if accepted is None else _begin_if_startable(following, owner, txn)
+            ahead = None if accepted is None else _begin_if_startable(following, owner, txn, is_copy=is_copy)
             return accepted, ahead
 
         try:
@@ -446,7 +495,7 @@ class _Attempt:
     def _moved_on(self) -> Steps[Outcome]:
         """Somebody else decided while this call was running: give what is on record."""
         call = self.call
-        state: EffectState | None = yield _look_up(call.form)
+        state: EffectState | None = yield Read(partial(last_event, form=call.form))
         if state is not None and state.entry.phase in SETTLED:
             return _settled(call, state, "reused")
         record = record_of(state)
@@ -469,8 +518,13 @@ class _Attempt:
             return None
         return state
 
-    def _unresolved(self, reason: str, state: EffectState, error: Exception) -> Steps[EffectUnresolvedError]:
-        """Could not ask is not "not there": nothing is recorded; the error that says so."""
+    def _could_not_ask(self, reason: str, state: EffectState, error: Exception) -> Steps[EffectUnresolvedError]:
+        """Could not ask is not "not there": nothing is recorded; the error that says so.
+
+        But an intent that this very call wrote is given up, or other processes would wait for its living owner.
+        """
+        if state is self._probed:
+            return (yield from self._give_up(reason, error, state))
         facts = {"key": self.call.key, "position": state.position, "reason": reason, "error": error_text(error)}
         yield Note("warning", "effect_unresolved", facts)
         return EffectUnresolvedError(self.call.key, reason, record_of(state))
@@ -491,11 +545,15 @@ def _look_up(form: bytes) -> Read:
     return Read(methodcaller("effect", form))
 
 
-def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction) -> EffectState | None:
+def _begin_if_startable(call: EffectCall, owner: int, txn: Transaction, *, is_copy: bool) -> EffectState | None:
     state = txn.effect(call.form)
+    if is_copy and standing(state, txn.restored())[1]:
+        return None  # its recipient is asked first, or it is refused
     try:
         check_binding(call, state)
-    except EffectConflictError:
+        if state is None:
+            refuse_pruned(txn, call.form)
+    except (EffectConflictError, EffectPrunedError):
         return None
     if state is not None and state.entry.phase not in (CLEARED, FAILED):
         return None

@@ -14,11 +14,12 @@ import msgspec
 
 from journal._core.keys import key_of
 from journal._core.payloads import decode_value
-from journal.records import EffectEntry, Guarantee, Phase, Via
+from journal.errors import EffectPrunedError
+from journal.records import EffectEntry, Guarantee, Phase, PrunedRecord, RestoredRow, Via
 from journal.values import EffectEvent, EffectRecord
 
 if TYPE_CHECKING:
-    from journal._core.requests import Transaction
+    from journal._core.requests import Transaction, View
 
 INTENT: Final = Phase.INTENT
 ACCEPTED: Final = Phase.ACCEPTED
@@ -79,6 +80,13 @@ class EffectState(msgspec.Struct, frozen=True, gc=False):
 
     position: int
     entry: EffectEntry
+
+
+class Tombstone(msgspec.Struct, frozen=True, gc=False):
+    """What is left of a pruned effect, and the position at which its last event stood."""
+
+    position: int
+    record: PrunedRecord
 
 
 class EffectChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -177,6 +185,23 @@ def event_of(state: EffectState) -> EffectEvent:
     )
 
 
+def standing(state: EffectState | None, restored: RestoredRow | None) -> tuple[str, bool]:
+    """The phase in which a key's last event leaves it, and whether that is doubtful.
+
+    In a copy that nobody has confirmed, what was done after it was made is unknown: so whatever stands there from before
+    is doubtful, and so is that nothing does. An effect that a walk passed was never started, and nobody asked about it:
+    it stands as if there were no record.
+    """
+    phase = "none"
+    if state is not None and state.entry.phase is not CLEARED:
+        phase = "intent" if state.entry.phase is RELEASED else state.entry.phase.word
+    if restored is None or restored.confirmed_at:
+        return phase, False
+    if state is None or phase == "none" or (state.entry.reason == PASSED and state.entry.via is None):
+        return "none", True
+    return phase, state.position <= restored.head
+
+
 def advance(form: bytes, position: int, change: EffectChange) -> Callable[[Transaction], EffectState | None]:
     """A decision for the write transaction: add an event where the key still stands at this position (0: nowhere).
 
@@ -189,8 +214,33 @@ def _advance(form: bytes, position: int, change: EffectChange, txn: Transaction)
     state = txn.effect(form)
     if (0 if state is None else state.position) != position:
         return None
+    if state is None:
+        refuse_pruned(txn, form)
     entry = next_entry(state, form, change, txn.at)
     return EffectState(txn.append(entry), entry)
+
+
+def refuse_pruned(view: View, form: bytes) -> None:
+    """Refuse a key of which nothing is on record because it was pruned: that is no evidence that it did not run.
+
+    Raises:
+        EffectPrunedError: it has a tombstone.
+    """
+    tombstone = view.pruned(form)
+    if tombstone is not None:
+        raise EffectPrunedError(key_of(form), tombstone.position)
+
+
+def last_event(view: View, form: bytes) -> EffectState | None:
+    """The last event of a key; `None` where it never had one.
+
+    Raises:
+        EffectPrunedError: it was pruned.
+    """
+    state = view.effect(form)
+    if state is None:
+        refuse_pruned(view, form)
+    return state
 
 
 def release(form: bytes, owner: int, reason: str, error: str) -> Callable[[Transaction], EffectState | None]:

@@ -1,20 +1,26 @@
 """The protocols of operations: `append`, `append_all`, and the bounded pages of `read`.
 
 An append decides inside the write transaction, in the order of the contract: the identity first, then the expected
-sequence, then the commit. What is refused consumes nothing.
+sequence, then what the rules say (`journal._core.states`), then the commit. What is refused consumes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from journal._core.hooks import guarded
 from journal._core.keys import check_name
-from journal._core.payloads import NotOfTypeError, ValueRejectedError, decode_value, digest, keep_operation
-from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction
+from journal._core.payloads import NotOfTypeError, ValueRejectedError, digest, keep_operation
+from journal._core.requests import Commit, OperationPage, Read, Steps, StoredOperation, Transaction, View
+from journal._core.rules import Rules
+from journal._core.schemas import Schema
+from journal._core.states import Draft, StateAt, TooFarError, approach, judge, keep
 from journal.errors import (
+    CompactedCursorError,
     CorruptRecordError,
     IdentityConflictError,
     InvalidCursorError,
@@ -32,28 +38,26 @@ from journal.records import CursorRow, OperationRecord
 from journal.values import AlreadyCommitted, Committed, Cursor
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """An operation that can be kept: its canonical JSON, the hash that identifies it, and the value as it comes back."""
-
-    op_id: str
-    payload: bytes
-    payload_hash: bytes
-    operation: Any
-
-
 def append(
-    stream: Any, operations: Iterable[tuple[Any, Any]], actor: Any, expected: Any, kind: Any
+    stream: Any, operations: Iterable[tuple[Any, Any]], actor: Any, expected: Any, rules: Rules
 ) -> Steps[list[Committed | AlreadyCommitted]]:
     """The protocol of `Journal.append_all`, and of `append` with one operation."""
     stream = check_stream(stream)
     actor = check_name(actor, "actor", ACTOR_BYTES_MAX, empty=True)
     check_expected(expected)
-    drafts = [draft(stream, *_pair(item), kind) for item in operations]
+    drafts = [draft(stream, *_pair(item), rules.schema) for item in operations]
     if not drafts:
         return []
-    answers: list[StoredOperation | Committed] = yield Commit(_decide_append(stream, drafts, actor, expected))
+    near: StateAt | None = None
+    answers: list[StoredOperation | Committed | AlreadyCommitted] | None = None
+    while answers is None:
+        try:
+            answers = yield Commit(_decide_append(stream, drafts, actor, expected, rules, near=near))
+        except TooFarError:
+            near = yield from approach(stream, rules)
     return [
-        answer if isinstance(answer, Committed) else committed_of(answer, kind, is_repeated=True) for answer in answers
+        committed_of(answer, rules.schema, is_repeated=True) if isinstance(answer, StoredOperation) else answer
+        for answer in answers
     ]
 
 
@@ -63,7 +67,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
+def draft(stream: str, op_id: Any, operation: Any, schema: Schema) -> Draft:
     """An operation made ready to be appended.
 
     Raises:
@@ -71,16 +75,18 @@ def draft(stream: str, op_id: Any, operation: Any, kind: Any) -> Draft:
     """
     op_id = check_name(op_id, "op_id", OP_ID_BYTES_MAX)
     try:
-        payload, decoded = keep_operation(operation, kind, VALUE_BYTES_MAX)
-    except ValueRejectedError as error:
+        payload, decoded = keep_operation(operation, schema.kind, VALUE_BYTES_MAX)
+        if schema.upcasts:
+            decoded = schema.decode(payload)  # as in every later answer
+    except (ValueRejectedError, NotOfTypeError) as error:
         raise InvalidOperationError(stream, op_id, str(error)) from error
     return Draft(op_id, payload, digest(payload), decoded)
 
 
 def _decide_append(
-    stream: str, drafts: list[Draft], actor: str, expected: int | None
-) -> Callable[[Transaction], list[StoredOperation | Committed]]:
-    def decide(txn: Transaction) -> list[StoredOperation | Committed]:
+    stream: str, drafts: list[Draft], actor: str, expected: int | None, rules: Rules, *, near: StateAt | None
+) -> Callable[[Transaction], list[StoredOperation | Committed | AlreadyCommitted]]:
+    def decide(txn: Transaction) -> list[StoredOperation | Committed | AlreadyCommitted]:
         row = txn.stream(stream)
         epoch = 1 if row is None else row.epoch
         known = [None if row is None else txn.identity(stream, epoch, new.op_id) for new in drafts]
@@ -91,16 +97,25 @@ def _decide_append(
             else:
                 first = fresh.setdefault(new.op_id, new)
                 first_hash, first_actor, position = first.payload_hash, actor, 0
-            if (first_hash, first_actor) != (new.payload_hash, actor):
+            if (first_hash, first_actor) != (new.payload_hash, actor) and not (
+                stored is not None
+                and first_actor == actor
+                and guarded(partial(rules.schema.is_same, stored, new.payload))
+            ):
                 raise IdentityConflictError(stream, new.op_id, position)
         sequence = txn.sequence(stream)
         if fresh and expected is not None and expected != sequence:
             raise SequenceConflictError(stream, sequence, expected)
-        answers: list[StoredOperation | Committed] = []
+        state: StateAt | None = None
+        if fresh and rules.judges:
+            state = guarded(partial(judge, txn, stream, fresh.values(), actor, rules, near=near))
+        answers: list[StoredOperation | Committed | AlreadyCommitted] = []
         committed: dict[str, Committed] = {}
+        lowest = txn.floor(stream) if any(known) else None
         for new, stored in zip(drafts, known, strict=True):
             if stored is not None:
-                answers.append(stored)
+                is_compacted = lowest is not None and stored.position <= lowest.floor
+                answers.append(_already_committed(stored) if is_compacted else stored)
             elif new.op_id in committed:
                 answers.append(msgspec.structs.replace(committed[new.op_id], repeated=True))
             else:
@@ -112,12 +127,19 @@ def _decide_append(
                 answer = Committed(stream, sequence, position, new.op_id, actor, txn.at, new.operation, epoch=epoch)
                 committed[new.op_id] = answer
                 answers.append(answer)
+        if state is not None:
+            keep(txn, stream, msgspec.structs.replace(state, sequence=sequence, position=txn.head()), rules)
         return answers
 
     return decide
 
 
-def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = False) -> Committed:
+def _already_committed(stored: StoredOperation) -> AlreadyCommitted:
+    head = stored.head
+    return AlreadyCommitted(head.stream, head.sequence, stored.position, head.op_id, head.actor)
+
+
+def committed_of(stored: StoredOperation, schema: Schema, *, is_repeated: bool = False) -> Committed:
     """A stored operation as callers get it.
 
     Raises:
@@ -125,12 +147,6 @@ def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = Fals
         CorruptRecordError: its payload is no JSON.
     """
     head = stored.head
-    try:
-        operation = decode_value(stored.payload, kind)
-    except NotOfTypeError as error:
-        raise InvalidOperationError(head.stream, head.op_id, str(error), stored.position) from error
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(stored.position, f"its payload: {error}", stream=head.stream) from error
     return Committed(
         head.stream,
         head.sequence,
@@ -138,7 +154,7 @@ def committed_of(stored: StoredOperation, kind: Any, *, is_repeated: bool = Fals
         head.op_id,
         head.actor,
         head.at,
-        operation,
+        schema.operation_of(stored),
         is_repeated,
         head.epoch,
     )
@@ -212,6 +228,31 @@ def check_cursor(value: int, head: int) -> None:
     """
     if not 0 <= value <= head:
         raise InvalidCursorError(value, head)
+
+
+def check_reach(view: View, stream: str | None, cursor: int) -> None:
+    """Refuse a cursor from which operations cannot be read.
+
+    Raises:
+        InvalidCursorError: it is outside the log.
+        CompactedCursorError: an operation past it was compacted.
+    """
+    check_cursor(cursor, view.head())
+    try:
+        floors = [row for _, row in view.floors()] if stream is None else [view.floor(stream)]
+    except CorruptRecordError:
+        return  # it blocks its own stream, and a page that comes to that tells it
+    for row in floors:
+        if row is not None and cursor < row.floor:
+            raise CompactedCursorError(cursor, floor_of(view, stream), stream)
+
+
+def floor_of(view: View, stream: str | None) -> int:
+    """The position through which a stream is compacted, or the highest of all streams; 0 where nothing is."""
+    if stream is None:
+        return max((row.through for _, row in view.floors()), default=0)
+    row = view.floor(stream)
+    return 0 if row is None else row.through
 
 
 def check_limit(limit: Any) -> None:

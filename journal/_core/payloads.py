@@ -98,7 +98,11 @@ def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]
     Raises:
         ValueRejectedError: it does not come back equal (or as `returns`), is too long or nested too deep.
     """
-    data, decoded = _checked(_encode_json, value, returns, bytes_max, "pass returns= with its type")
+    return _kept(value, returns, bytes_max, "pass returns= with its type")
+
+
+def _kept(value: object, returns: Any, bytes_max: int, advice: str) -> tuple[bytes, Any]:
+    data, decoded = _checked(_encode_json, value, returns, bytes_max, advice)
     if returns is not None:
         try:
             _decode_json(data)
@@ -106,6 +110,15 @@ def keep_value(value: object, returns: Any, bytes_max: int) -> tuple[bytes, Any]
             # A type may take what is no JSON (`msgspec.Raw` does); nobody else could read the record.
             raise ValueRejectedError(f"it is no JSON: {error_text(error)}") from error
     return data, decoded
+
+
+def keep_state(state: object, expected: Any, bytes_max: int) -> bytes:
+    """The JSON of a stream's state. The order of its maps is kept: what an application does may hang on it.
+
+    Raises:
+        ValueRejectedError: as `keep_value`.
+    """
+    return _kept(state, expected, bytes_max, "give the reducer the state's type")[0]
 
 
 def keep_operation(operation: object, expected: Any, bytes_max: int) -> tuple[bytes, Any]:

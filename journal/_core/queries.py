@@ -7,9 +7,19 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from journal._core.keys import key_form, prefix_form
-from journal._core.ledger import UNFINISHED, EffectState, event_of, record_of
-from journal._core.operations import check_cursor, check_cursor_type, check_limit, check_stream, committed_of, page
+from journal._core.ledger import UNFINISHED, EffectState, event_of, last_event, record_of
+from journal._core.operations import (
+    check_cursor,
+    check_cursor_type,
+    check_limit,
+    check_reach,
+    check_stream,
+    committed_of,
+    page,
+)
 from journal._core.requests import DeadlineError, EffectPage, Pause, Read, Steps, StoredOperation, View
+from journal._core.schemas import Schema
+from journal.errors import CorruptRecordError
 from journal.options import PAGE_RECORDS, WAIT_STEP_SECONDS_MAX
 from journal.records import Phase
 from journal.values import Committed, Cursor, EffectEvent, EffectRecord
@@ -43,13 +53,13 @@ class OperationPages:
         TypeError, ValueError: an argument is of no use.
     """
 
-    def __init__(self, stream: Any, after: int, limit: Any, kind: Any) -> None:
+    def __init__(self, stream: Any, after: int, limit: Any, schema: Schema) -> None:
         check_limit(limit)
         check_cursor_type(after)
         self._stream = None if stream is None else check_stream(stream)
         self._after = int(after)
         self._left: int | None = limit
-        self._kind = kind
+        self._schema = schema
         self._has_ended = False
 
     def next(self) -> Steps[list[StoredOperation]]:
@@ -64,7 +74,7 @@ class OperationPages:
 
     def decode(self, item: StoredOperation) -> Committed:
         """The operation, decoded when its turn comes, so that those before one that fails are given."""
-        return committed_of(item, self._kind)
+        return committed_of(item, self._schema)
 
 
 class EffectPages:
@@ -115,18 +125,25 @@ class EffectPages:
 def record(key: Any) -> Steps[EffectRecord | None]:
     """The protocol of `Journal.record`."""
     form = key_form(key)
-    state: EffectState | None = yield Read(lambda view: view.effect(form))
+    state: EffectState | None = yield Read(partial(last_event, form=form))
     return record_of(state)
 
 
 def history(key: Any) -> Steps[list[EffectEvent]]:
     """The protocol of `Journal.history`: follows the links from a key's last event to its first."""
     form = key_form(key)
-    last: EffectState | None = yield Read(lambda view: view.effect(form))
+    last: EffectState | None = yield Read(partial(last_event, form=form))
     states: list[EffectState] = [] if last is None else [last]
     while states and states[-1].entry.previous:
         before = states[-1].entry.previous
-        states += yield Read(partial(_events_back, position=before))
+        try:
+            states += yield Read(partial(_events_back, position=before))
+        except CorruptRecordError:
+            now: EffectState | None = yield Read(partial(last_event, form=form))
+            if now == last:
+                raise
+            # It was pruned between two looks, or moved on: what it is now can be followed, or its damage told.
+            last, states = now, [] if now is None else [now]
     return [event_of(state) for state in reversed(states)]
 
 
@@ -151,15 +168,15 @@ def head() -> Steps[int]:
     return position
 
 
-def check_from(cursor: Any) -> Steps[None]:
-    """Refuse a cursor that is not of this journal.
+def check_from(stream: str | None, cursor: Any) -> Steps[None]:
+    """Refuse a cursor from which operations cannot be read.
 
     Raises:
         TypeError: it is no integer.
-        InvalidCursorError: it is outside the log.
+        InvalidCursorError, CompactedCursorError: as `check_reach`.
     """
     check_cursor_type(cursor)
-    check_cursor(cursor, (yield from head()))
+    yield Read(lambda view: check_reach(view, stream, cursor))
 
 
 def wait(after: Any, timeout: Any) -> Steps[Cursor]:

@@ -13,16 +13,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from journal._core.effects import Begun, EffectCall, Outcome, check_binding, effect_call, settle
-from journal._core.ledger import PASSED, EffectChange, EffectState, advance, record_of, withdraw
+from journal._core.ledger import PASSED, EffectChange, EffectState, Tombstone, advance, record_of, withdraw
 from journal._core.operations import (
     check_count,
-    check_cursor,
     check_cursor_type,
     check_limit,
     check_stream,
     committed_of,
     page,
 )
+from journal._core.queries import check_from
 from journal._core.requests import (
     Ask,
     Await,
@@ -38,12 +38,15 @@ from journal._core.requests import (
     Spawn,
     Steps,
     StoredOperation,
+    View,
 )
+from journal._core.schemas import Schema
 from journal.errors import (
     CorruptRecordError,
     EffectConflictError,
     EffectFailedError,
     EffectInFlightError,
+    EffectPrunedError,
     EffectUnresolvedError,
 )
 from journal.options import PAGE_RECORDS
@@ -73,9 +76,10 @@ def recover(
     concurrency: Any,
     limit: Any,
     progress: Any,
-    kind: Any,
+    schema: Schema,
     owner: int,
     check: Callable[[Intent], None],
+    is_copy: bool = False,
 ) -> Steps[Settled]:
     """The protocol of `Journal.recover`; `check` refuses an intent whose functions its driver cannot call."""
     check_cursor_type(from_cursor)
@@ -88,16 +92,17 @@ def recover(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function of cursor and head, not {progress!r}")
     from_cursor = int(from_cursor)
-    head: int = yield Read(lambda view: view.head())
-    check_cursor(from_cursor, head)
-    pages = _Pages(stream, from_cursor, kind)
+    yield from check_from(stream, from_cursor)
+    pages = _Pages(stream, from_cursor, schema)
     if concurrency == 1:
         walker = walk(from_cursor, intents=intents, on_unresolved=on_unresolved, on_uncertain=on_uncertain, limit=limit)
-        settled = yield from _walk_all(walker, _Hand(pages.fetch, owner, check, progress))
+        settled = yield from _walk_all(walker, _Hand(pages.fetch, owner, check, progress, is_copy=is_copy))
     else:
         policies = _Policies(intents, on_unresolved, on_uncertain)
         lanes = Lanes(from_cursor, concurrency)
-        beside = _Beside(lanes, pages, policies, limit=limit, progress=progress, owner=owner, check=check)
+        beside = _Beside(
+            lanes, pages, policies, limit=limit, progress=progress, owner=owner, check=check, is_copy=is_copy
+        )
         settled = yield from beside.walk()
     yield _note_of(settled)
     return settled
@@ -132,10 +137,10 @@ def _follow(walker: Generator[Any, Any, Settled], hand: _Hand) -> Steps[Settled]
 class _Pages:
     """The operations after a cursor, read in bounded pages."""
 
-    def __init__(self, stream: str | None, after: int, kind: Any) -> None:
+    def __init__(self, stream: str | None, after: int, schema: Schema) -> None:
         self._stream = stream
         self._after = after
-        self._kind = kind
+        self._schema = schema
         self._page: deque[StoredOperation] = deque()
         self._has_ended = False
 
@@ -147,7 +152,7 @@ class _Pages:
             found = yield from page(self._stream, self._after, PAGE_RECORDS)
             self._page.extend(found.operations)
             self._after, self._has_ended = found.through, found.ended
-        committed = committed_of(self._page.popleft(), self._kind)
+        committed = committed_of(self._page.popleft(), self._schema)
         return Operation(committed.position, committed.stream, committed.op_id, committed)
 
 
@@ -160,7 +165,10 @@ class _Hand:
         owner: int,
         check: Callable[[Intent], None],
         progress: Callable[..., Any] | None = None,
+        *,
+        is_copy: bool,
     ) -> None:
+        self._is_copy = is_copy
         self._fetch = fetch
         self._owner = owner
         self._check = check
@@ -193,10 +201,15 @@ class _Hand:
 
     def _look(self, intent: Intent) -> Steps[Fact]:
         call = _call(intent)
+        state: EffectState | None
+        tombstone: Tombstone | None
         try:
-            state: EffectState | None = yield Read(lambda view: view.effect(call.form))
+            state, tombstone = yield Read(lambda view: _what_is_left(view, call.form))
         except CorruptRecordError:
             return Fact("broken", None, call)
+        if tombstone is not None:
+            # What was pruned was accepted.
+            return Fact("accepted" if tombstone.record.guarantee is call.guarantee else "broken", None, call)
         try:
             check_binding(call, state)
         except EffectConflictError:
@@ -215,9 +228,14 @@ class _Hand:
         # What was begun ahead is what the walk settles next: it stops nowhere in between.
         begun, self._begun = self._begun, None
         try:
-            outcome: Outcome = yield from self._act(settle(call, self._owner, begun=begun, following=following))
+            outcome: Outcome = yield from self._act(
+                settle(call, self._owner, begun=begun, following=following, is_copy=self._is_copy)
+            )
         except RunRaisedError as raised:
             return Ending("failed", raised.error)
+        except EffectPrunedError as error:
+            # Since the walk looked it was settled and pruned; or it was begun with the other guarantee.
+            return Ending("conflict", error) if order.fact.phase == "broken" else Ending("reused")
         except EffectUnresolvedError as error:
             return Ending("uncertain" if error.reason == "uncertain" else "unresolved", error, error.record)
         except tuple(_STOP_REASONS) as error:
@@ -238,7 +256,10 @@ class _Hand:
             return
         if record_of(state) is None:
             change = EffectChange(phase=Phase.FAILED, guarantee=call.guarantee, request=call.request, reason=PASSED)
-            yield Commit(advance(call.form, 0 if state is None else state.position, change))
+            try:
+                yield Commit(advance(call.form, 0 if state is None else state.position, change))
+            except EffectPrunedError:
+                return  # it was accepted, and needs nobody to find it
 
     def _report(self, report: Report) -> Steps[None]:
         if self._progress is not None:
@@ -266,7 +287,9 @@ class _Beside:
         progress: Callable[..., Any] | None,
         owner: int,
         check: Callable[[Intent], None],
+        is_copy: bool,
     ) -> None:
+        self._is_copy = is_copy
         self._lanes = lanes
         self._pages = pages
         self._policies = policies
@@ -351,7 +374,9 @@ class _Beside:
     def _walk_one(self, operation: Operation, implied: Any) -> Steps[Settled]:
         """The walk over one operation, beside those over others."""
         policies, lanes, position = self._policies, self._lanes, operation.position
-        hand = _HandOfOne(operation, implied, self._owner, self._check, lambda: lanes.is_halted(position))
+        hand = _HandOfOne(
+            operation, implied, self._owner, self._check, lambda: lanes.is_halted(position), is_copy=self._is_copy
+        )
         walker = walk(
             position - 1,
             intents=hand.give_implied,
@@ -385,8 +410,10 @@ class _HandOfOne(_Hand):
         owner: int,
         check: Callable[[Intent], None],
         is_halted: Callable[[], bool],
+        *,
+        is_copy: bool,
     ) -> None:
-        super().__init__(lambda: _give(operation), owner, check)
+        super().__init__(lambda: _give(operation), owner, check, is_copy=is_copy)
         self._implied = implied
         self._is_halted = is_halted
 
@@ -429,6 +456,11 @@ class _HandOfOne(_Hand):
     def _check_goes_on(self) -> None:
         if self._is_halted():
             raise HaltedError
+
+
+def _what_is_left(view: View, form: bytes) -> tuple[EffectState | None, Tombstone | None]:
+    state = view.effect(form)
+    return state, view.pruned(form) if state is None else None
 
 
 def _go_on(steps: Steps[T], request: Any) -> Steps[T]:

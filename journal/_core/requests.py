@@ -14,17 +14,18 @@ import msgspec
 from journal.options import POLL_SECONDS_MAX
 
 if TYPE_CHECKING:
-    from journal._core.ledger import EffectState
+    from journal._core.ledger import EffectState, Tombstone
+    from journal._core.states import StateAt
     from journal.errors import Key
     from journal.records import (
         CursorRow,
+        DroppingRow,
         EffectEntry,
         FloorRow,
         Guarantee,
         LogRecord,
         OperationRecord,
         Phase,
-        PrunedRecord,
         RestoredRow,
         SnapshotRow,
         StepRecord,
@@ -82,7 +83,7 @@ class View(Protocol):
         A page ends early, and may be empty, where many keys in other phases were passed.
         """
 
-    def pruned(self, form: bytes) -> PrunedRecord | None:
+    def pruned(self, form: bytes) -> Tombstone | None:
         """What is left of a pruned effect; `None` where the key never was, or stands in the log."""
 
     def step(self, form: bytes) -> StepRecord | None:
@@ -97,8 +98,20 @@ class View(Protocol):
     def floor(self, name: str) -> FloorRow | None:
         """Through which position a stream's epoch is compacted; `None` where it is not."""
 
+    def floors(self) -> list[tuple[str, FloorRow]]:
+        """The streams that are compacted, by code point, and through where."""
+
+    def dropping(self, name: str) -> DroppingRow | None:
+        """The payloads of a stream that a compaction has yet to drop."""
+
+    def droppings(self) -> list[str]:
+        """The streams of which payloads are yet to be dropped."""
+
     def snapshot(self, name: str) -> SnapshotRow | None:
-        """A stream's kept state; `None` where none was kept."""
+        """A stream's kept state; `None` where none was kept, or its row is damaged: it can be made anew."""
+
+    def last_operation(self, name: str, through: int) -> int:
+        """The position of a stream's last operation up to a position, in whatever epoch; 0 where there is none."""
 
     def sequence(self, name: str) -> int:
         """The last sequence of the stream's epoch; 0 when it is empty."""
@@ -107,10 +120,17 @@ class View(Protocol):
         """The operation that has this op_id in an epoch of the stream."""
 
     def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
-        """A bounded page of operations past a position, in log order."""
+        """A bounded page of operations past a position, in log order: of each stream those of its present epoch.
+
+        Raises:
+            CompactedCursorError: one of them was compacted.
+        """
 
     def cursor(self, name: str) -> CursorRow | None:
         """A saved cursor."""
+
+    def saved_cursors(self) -> list[tuple[str, CursorRow]]:
+        """All saved cursors, by name."""
 
     def restored(self) -> RestoredRow | None:
         """What a copy's file says of itself; `None` in a journal that is none."""
@@ -125,6 +145,9 @@ class Transaction(View, Protocol):
     at: int
     """The time of this decision, in nanoseconds since the epoch."""
 
+    states: dict[str, StateAt]
+    """What this commit's decisions have come to, by stream, for those after them; remembered when it is durable."""
+
     def append(self, record: LogRecord, payload: bytes = b"") -> int:
         """Put a record at the end of the log, with all index rows that follow from it; its position."""
 
@@ -134,18 +157,40 @@ class Transaction(View, Protocol):
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         """Put a stream's kept state in the place of the one before."""
 
+    def prune(self, state: EffectState) -> int:
+        """Put what is left of a key into the place of its events, of which this is the last; how many there were."""
+
+    def forget(self, tombstone: Tombstone) -> None:
+        """Let what is left of a pruned effect name no key any more."""
+
+    def save_dropping(self, name: str, row: DroppingRow | None) -> None:
+        """Note which payloads of a stream are yet to be dropped; `None`: no more."""
+
+    def drop_payloads(self, name: str, after: int, through: int, count: int) -> int:
+        """Drop the payloads of a stream's next operations past `after`, at most `count`; the position reached.
+
+        That is `through` where none is left. A record that is damaged is left as it is.
+        """
+
+    def save_restored(self, row: RestoredRow) -> None:
+        """Put what a copy says of itself."""
+
 
 class Read(msgspec.Struct, frozen=True):
-    """Look at the journal in a short read transaction; answered with what `look` returns."""
+    """Look at the journal in a short read transaction; answered with what `look` returns.
+
+    `is_long` marks a page of many records, for which no event loop should stand still.
+    """
 
     look: Callable[[View], Any]
+    is_long: bool = False
 
 
 class Commit(msgspec.Struct, frozen=True):
     """Decide and write in a write transaction, shared with others; answered when it is durable.
 
     `decide` may be called more than once (when the map grows); what it answered last holds. `settles` marks what ends
-    an effect that is in flight, for which the store keeps a reserve.
+    an effect that is in flight, for which the store keeps a reserve, and what makes room.
     """
 
     decide: Callable[[Transaction], Any]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from journal._core.keys import key_form
-from journal._core.ledger import EffectChange, EffectState, advance, next_entry, record_of
+from journal._core.ledger import EffectChange, EffectState, advance, last_event, next_entry, record_of
 from journal._core.payloads import ValueRejectedError, keep_value
+from journal._core.pruning import revive
 from journal._core.requests import Commit, Enter, Flight, IsAlive, Read, Steps, Transaction
 from journal._core.texts import error_text
-from journal.errors import EffectConflictError, EffectInFlightError, NotPerformed
+from journal.errors import EffectConflictError, EffectInFlightError, EffectPrunedError, NotPerformed
 from journal.options import PROOF_BYTES_MAX, REASON_BYTES_MAX
 from journal.records import Phase, Via
 from journal.values import Accepted, Uncertain
@@ -24,7 +26,7 @@ def resolve(key: Any, outcome: Any, expected_position: Any, reason: Any) -> Step
     facts = _resolution(outcome)
 
     def decide_resolution(txn: Transaction) -> EffectState:
-        state = txn.effect(form)
+        state = last_event(txn, form)
         record = record_of(state)
         if record is None or state is None:
             raise EffectConflictError(key, "nothing is on record to be resolved")
@@ -46,7 +48,12 @@ def clear_effect(key: Any, reason: Any, owner: int) -> Steps[None]:
     form = key_form(key)
     check_reason(reason)
     while True:
-        state: EffectState | None = yield Read(lambda view: view.effect(form))
+        try:
+            state: EffectState | None = yield Read(partial(last_event, form=form))
+        except EffectPrunedError:
+            if (yield Commit(revive(form, reason))):
+                return
+            continue  # somebody else was faster
         record = record_of(state)
         if state is None or record is None:
             return

@@ -228,6 +228,9 @@ class TaskDriver(Driver):
 
     # --- what is answered at once -------------------------------------------------------------------------------
 
+    def _read(self, request: requests.Read) -> Any:
+        return _WAITS if request.is_long else self.read(request)
+
     def _enter(self, request: requests.Enter) -> Any:
         if self._store.readonly:
             raise JournalReadonlyError(self._store.directory)
@@ -261,7 +264,7 @@ class TaskDriver(Driver):
         self._branches[branch] = request.tag
 
     _AT_ONCE: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Any]]] = {
-        requests.Read: Driver.read,
+        requests.Read: _read,
         requests.Enter: _enter,
         requests.IsAlive: Driver.is_alive,
         requests.Note: Driver.note,
@@ -269,6 +272,9 @@ class TaskDriver(Driver):
     }
 
     # --- what is waited for -------------------------------------------------------------------------------------
+
+    async def _read_in_thread(self, request: requests.Read) -> Any:
+        return await in_thread(lambda: self.read(request))
 
     async def _join(self, request: requests.Enter) -> Flight | None:
         joined = self._joined
@@ -395,6 +401,7 @@ class TaskDriver(Driver):
         return requests.Ended(tag, value, error)
 
     _ANSWERS: ClassVar[dict[type[Any], Callable[[TaskDriver, Any], Coroutine[Any, Any, Any]]]] = {
+        requests.Read: _read_in_thread,
         requests.Enter: _join,
         requests.Commit: _commit,
         requests.Call: _call,

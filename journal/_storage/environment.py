@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 _BEGIN_TRIES: Final = 100
 _PAGE_BYTES: Final = 4_096
+_FREE_LIST_PAGES: Final = 16
+"""More than the table of free pages has been seen to renew in one commit."""
+_META_PAGES: Final = 2
 READERS_FULL: Final = f"all {READERS_MAX} reader slots are taken by living processes"
 _BEING_MADE: Final = "LMDB's lock file is just being made"
 _PROT_NONE: Final = 0
@@ -131,14 +134,20 @@ class Environment:
     def __init__(self, directory: str, *, readonly: bool, map_size: int, max_size: int | None) -> None:
         self.directory = directory
         self.gate = Gate()
+        self._readonly = readonly
         self._max_size = max_size
-        maker = holder_of_first_byte(os.path.join(directory, LMDB_LOCK_FILE))
+        self._map_bytes = map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES)
+        self._env: lmdb.Environment | None = None
+        self._open()
+        self._sweep()
+
+    def _open(self) -> None:
+        maker = holder_of_first_byte(os.path.join(self.directory, LMDB_LOCK_FILE))
         if maker is not None:
             # LMDB would wait for it without end. The lock is not asked for by a descriptor: closing that would drop ours.
-            raise JournalBusyError(directory, maker, _BEING_MADE)
-        map_bytes = map_size if max_size is None else min(map_size, max_size - MAP_RESERVE_BYTES)
-        self._env: lmdb.Environment | None = _open_any_size(directory, readonly=readonly, map_bytes=map_bytes)
-        self._sweep()
+            raise JournalBusyError(self.directory, maker, _BEING_MADE)
+        self._env = _open_any_size(self.directory, readonly=self._readonly, map_bytes=self._map_bytes)
+        self._table = self.read(lambda txn: self._require().open_db(None, txn=txn, create=False))
 
     def read(self, body: Callable[[lmdb.Transaction], T]) -> T:
         """Run a function in a read transaction; nothing of LMDB's may leave it."""
@@ -221,6 +230,48 @@ class Environment:
             page_bytes: int = env.stat()["psize"]
             return info["map_size"], (info["last_pgno"] + 1) * page_bytes
 
+    def end_after(self, txn: lmdb.Transaction, touched: int) -> int:
+        """The offset up to which the data file's pages may reach when a transaction that touched some rows commits."""
+        env = self._require()
+        before, after = env.stat(), txn.stat(self._table)
+        pages_before, pages_after = _pages_of(before), _pages_of(after)
+        # A row that is written anew renews its page and those above it; the list of free pages takes some itself.
+        renewed = min(pages_before, touched * after["depth"]) + _FREE_LIST_PAGES
+        last: int = env.info()["last_pgno"]
+        return (last + 1 + max(0, pages_after - pages_before) + renewed) * int(before["psize"])
+
+    def live_bytes(self) -> int:
+        """Bytes that a compact copy has: without the pages that are free within the file."""
+        with self.gate.lock():
+            stat = self._require().stat()
+            pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+            return (pages + _META_PAGES) * int(stat["psize"])
+
+    def copy(self, descriptor: int) -> None:
+        """Write a compact copy of one state into an empty file, while others read and commit; not flushed yet."""
+        self.read(lambda txn: self._require().copyfd(descriptor, compact=True, txn=txn))
+
+    def replace(self, put_in_place: Callable[[], None]) -> None:
+        """Close the file, let another one take its place, and open that, while no transaction of this process is open.
+
+        Where it does not come to that, the file that was there is opened again. What cannot be opened again is closed.
+        """
+
+        def close_and_open() -> None:
+            self._map_bytes = self._require().info()["map_size"]
+            self._close()
+            try:
+                put_in_place()
+            finally:
+                self._open()
+
+        self.gate.alone(close_and_open)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a file to read and write."""
+        return self._env is not None
+
     def close(self) -> None:
         """Close the environment when every transaction of this process has ended; twice is fine."""
         self.gate.alone(self._close)
@@ -234,6 +285,11 @@ class Environment:
         if self._env is None:
             raise JournalClosedError(self.directory)
         return self._env
+
+
+def _pages_of(stat: Any) -> int:
+    pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return pages
 
 
 def _check_address_space(directory: str, more_bytes: int) -> None:
@@ -261,6 +317,20 @@ def create_data_file(directory: str, name: str, rows: dict[bytes, bytes]) -> Non
         env.close()
 
 
+def peek(directory: str, look: Callable[[lmdb.Transaction], T]) -> T:
+    """What a function sees in a data file that nobody has open, without the lock file that LMDB would make beside it."""
+    with (
+        _open(directory, readonly=True, map_bytes=MAP_BYTES_MIN, lock=False) as env,
+        env.begin() as txn,
+    ):
+        return look(txn)
+
+
+def open_alone(path: str, *, map_bytes: int) -> lmdb.Environment:
+    """A data file in the making, which nobody else knows of, without a lock file beside it."""
+    return _open(path, readonly=False, map_bytes=map_bytes, subdir=False, create=True, lock=False)
+
+
 def _open_any_size(directory: str, *, readonly: bool, map_bytes: int) -> lmdb.Environment:
     while True:
         try:
@@ -272,7 +342,9 @@ def _open_any_size(directory: str, *, readonly: bool, map_bytes: int) -> lmdb.En
             map_bytes //= 2
 
 
-def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False) -> lmdb.Environment:
+def _open(
+    path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, create: bool = False, lock: bool = True
+) -> lmdb.Environment:
     return lmdb.open(
         path,
         # Round up to whole pages: LMDB takes any number and uses no part of a page.
@@ -294,7 +366,7 @@ def _open(path: str, *, readonly: bool, map_bytes: int, subdir: bool = True, cre
         # reader. So slots are kept for the next read.
         max_spare_txns=SPARE_READERS,
         max_dbs=0,
-        lock=True,
+        lock=lock,
         # Two engines are linked in, and an environment variable can change the default: name the one of our format.
         lib_version=0,
     )

@@ -8,6 +8,7 @@ is never opened here: closing it would drop LMDB's own locks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import time
@@ -30,6 +31,10 @@ FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
 SUPPORTED: Final = FORMAT_VERSION
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+ROOM_BYTES: Final = 4 * 1024 * 1024
+"""With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
 
 _MAY_PRECEDE_DATA: Final = frozenset({TURN_FILE, NEW_DATA_FILE, NEW_LOCK_FILE})
 """What a creation that was cut short leaves; with anything else, a data file was here and is gone."""
@@ -137,6 +142,11 @@ def _read_metas(directory: str, path: str) -> tuple[list[_Meta], int]:
         return metas, os.fstat(file.fileno()).st_size
 
 
+def state_of(directory: str) -> object:
+    """What differs after each commit to the data file in a directory."""
+    return _read_metas(directory, os.path.join(directory, DATA_FILE))[0]
+
+
 def check_filesystem(directory: str) -> None:
     """Refuse a network file system, where neither LMDB's locks nor ours hold.
 
@@ -181,6 +191,31 @@ def remove_new_files(directory: str) -> None:
     for name in (NEW_DATA_FILE, NEW_LOCK_FILE):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, name))
+
+
+def clean_up(directory: str) -> None:
+    """Finish for who died while it made or replaced the data file.
+
+    Its rename may not be durable yet, and what is committed from now on must not be lost with it: so the directory is
+    flushed first, and what says that this may be needed goes last.
+    """
+    if any(os.path.lexists(os.path.join(directory, name)) for name in (NEW_DATA_FILE, NEW_LOCK_FILE)):
+        sync_directory(directory)
+        remove_new_files(directory)
+
+
+def make_file(path: str) -> int:
+    """A descriptor of a new, empty file that is private to the user."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+
+
+def sync_file(path: str) -> None:
+    """Make what was written into a file durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def free_bytes(directory: str) -> int:

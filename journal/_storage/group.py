@@ -100,10 +100,11 @@ class Entry:
 class Party:
     """The decisions that one thread brings to the queue together, and its place there."""
 
-    __slots__ = ("_wake", "entries", "is_left", "thread")
+    __slots__ = ("_wake", "chore", "entries", "is_left", "thread")
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[Entry], chore: Callable[[], None] | None = None) -> None:
         self.entries = entries
+        self.chore = chore
         self.thread = threading.get_ident()
         self.is_left = False
         self._wake: threading.Lock | None = None
@@ -200,6 +201,10 @@ class GroupCommit:
         """
         self._commit(Party(entries), is_last=False)
 
+    def run_alone(self, chore: Callable[[], None]) -> None:
+        """Do something in the place of a commit: those who commit wait, and nobody shares it."""
+        self._commit(Party([self.entry(lambda _: None, 0, settles=False)], chore), is_last=False)
+
     def close(self) -> None:
         """Take no more entries, and wait for those that are there."""
         self._commit(Party([self.entry(lambda _: None, 0, settles=False)]), is_last=True)
@@ -260,14 +265,18 @@ class GroupCommit:
             others = [party for party in self._waiting if party is not own]
             self._batch = [own]
             entries = [entry for entry in own.entries if not entry.is_done]
-            while others and len(entries) < BATCH_ENTRIES_MAX:
+            while own.chore is None and others and others[0].chore is None and len(entries) < BATCH_ENTRIES_MAX:
                 party = others.pop(0)
                 self._batch.append(party)
                 entries += [entry for entry in party.entries if not entry.is_done]
             self._waiting = others
-            self.batch_count += 1
-            self.entry_count += len(entries)
-        if entries:  # they may all have been withdrawn meanwhile
+            if own.chore is None:
+                self.batch_count += 1
+                self.entry_count += len(entries)
+        if own.chore is not None:
+            own.chore()
+            own.entries[0].succeed(None, [])
+        elif entries:  # they may all have been withdrawn meanwhile
             self._commit_batch(entries)
         self._hand_over(own)
 

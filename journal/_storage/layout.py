@@ -67,7 +67,7 @@ _FOLD: Final = 4_294_967_291
 """The largest prime of 32 bits: the check of a record starts with its position modulo this, which changes with any byte
 of it."""
 
-_LOG_KEY_BYTES: Final = 9
+LOG_KEY_BYTES: Final = 9
 
 FORM_BYTES_WHOLE: Final = INDEX_KEY_BYTES_MAX - 2
 """Forms up to here stand in an index as they are; longer ones are cut, and their row has the longest key."""
@@ -168,7 +168,7 @@ def check(key: bytes, value: bytes) -> None:
     Raises:
         DamagedRowError: key and value do not belong together.
     """
-    if key[:1] == LOG and len(key) == _LOG_KEY_BYTES:
+    if key[:1] == LOG and len(key) == LOG_KEY_BYTES:
         head_of(position_of(key), value)
     else:
         unseal(key, value)

@@ -13,22 +13,35 @@ import select
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from journal.options import FORK_SECONDS_MAX
 
 if TYPE_CHECKING:
     from journal._storage.files import FileIdentity
-    from journal._storage.store import Store
+
+
+class Opened(Protocol):
+    """What has a data file open."""
+
+    def before_fork(self) -> None:
+        """Let no transaction of this process be open while it forks."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Drop what was inherited."""
+
 
 _lock: Final = threading.RLock()
-_open: Final[dict[FileIdentity, weakref.ref[Store]]] = {}
-_forking: list[Store] = []
+_open: Final[dict[FileIdentity, weakref.ref[Opened]]] = {}
+_forking: list[Opened] = []
 _lingering: Final[list[int]] = []
 _pipe: Final[list[int]] = []
 
 
-def open_once(store: Store, identity: FileIdentity, open_files: Callable[[], None]) -> bool:
+def open_once(store: Opened, identity: FileIdentity, open_files: Callable[[], None]) -> bool:
     """Open a store's files and register it; False, with nothing done, where this process has the same file open."""
     with _lock:
         other = _open.get(identity)
@@ -44,6 +57,12 @@ def close(identity: FileIdentity, close_files: Callable[[], Any]) -> None:
     with _lock:
         close_files()
         _open.pop(identity, None)
+
+
+def rename(before: FileIdentity, identity: FileIdentity) -> None:
+    """Another file has taken the place of one that is open."""
+    with _lock:
+        _open[identity] = _open.pop(before)
 
 
 def linger(descriptor: int) -> Callable[[], None]:

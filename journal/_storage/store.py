@@ -17,16 +17,23 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lmdb
 import msgspec
 
+from journal._core import hooks
 from journal._core.payloads import digest
-from journal._core.requests import Transaction
+from journal._core.requests import RunRaisedError, Transaction
 from journal._storage import files, layout, owners, registry
-from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file
+from journal._storage.environment import READERS_FULL, Environment, Gate, create_data_file, peek
+from journal._storage.examination import examined
 from journal._storage.group import Entry, GroupCommit
+from journal._storage.handles import HandleLock, open_handle_lock
+from journal._storage.migration import migrate
+from journal._storage.replace import UNKNOWN_INCARNATION, Maker, rebuild, replace, vacuum
+from journal._storage.reserve import Reserve
+from journal._storage.staging import StagedFile
 from journal._storage.transaction import StoreTransaction
 from journal._storage.turn import Turn
 from journal._storage.verify import findings
@@ -43,15 +50,19 @@ from journal.errors import (
     UnsupportedFormatError,
 )
 from journal.options import PAGE_SCAN_RECORDS, POLL_SECONDS_MAX
-from journal.records import FORMAT_VERSION, FORMAT_VERSION_OLDEST, Header, LogRecord, Phase
+from journal.records import FORMAT_VERSION, FORMAT_VERSION_OLDEST, Header, LogRecord, Phase, RestoredRow
 from journal.values import Finding, Stats
+
+if TYPE_CHECKING:
+    from journal._core.states import StateAt
 
 T = TypeVar("T")
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_ROOM_BYTES: Final = 4 * 1024 * 1024
-"""With less than this free, a failed write is taken for a full disk: LMDB reports a short write as EIO."""
+_LOCK_DESCRIPTORS: Final = 2
+"""Those of a handle that may write come first: of the owners, and of the writer's turn."""
 
+_NO_HEADER: Final = (LookupError, TypeError)
+"""What is raised by taking the first field of something else than a header."""
 
 _SAME_PID: Final = "LMDB tells processes apart by their pids, and this one's is taken in another pid namespace"
 _SHARE_PIDS: Final = (
@@ -61,7 +72,10 @@ _SHARE_PIDS: Final = (
 
 
 class Store:
-    """One process's handle of one journal's files."""
+    """One process's handle of one journal's files.
+
+    `remember` is given the states that a commit's decisions came to, when it is durable and before the next one begins.
+    """
 
     def __init__(
         self,
@@ -73,9 +87,11 @@ class Store:
         max_size: int | None,
         wait_timeout: float,
         clock: Callable[[], int],
+        remember: Callable[[dict[str, StateAt]], None] = lambda _: None,
     ) -> None:
         self.directory = directory
         self.readonly = readonly
+        self._remember = remember
         self.wait_timeout = wait_timeout
         self._clock = clock
         self._pid = os.getpid()
@@ -83,18 +99,28 @@ class Store:
         self._failure: str | None = None
         # Re-entrant, since a signal's handler may come to it while its own thread holds it.
         self._closing = threading.RLock()
+        # A copy is one long read transaction: who waits until there is none must not find one, and hold up all others.
+        self._copying = threading.RLock()
         _prepare_directory(directory, create=create and not readonly, clock=clock, wait_timeout=wait_timeout)
         self._data_path = os.path.join(directory, files.DATA_FILE)
         self._identities = {self._data_path: files.identity_of(self._data_path)}
         deadline = time.monotonic() + wait_timeout
         while not self._open_once(map_size, max_size, deadline):
             time.sleep(POLL_SECONDS_MAX)
+        if self.header.format_version < FORMAT_VERSION and not readonly:
+            try:
+                self._migrate(deadline)
+            except BaseException:
+                self.close()
+                raise
 
     def _open_once(self, map_size: int, max_size: int | None, deadline: float) -> bool:
         """Open the files; False where another process is in the way, which is waited for until the deadline."""
         try:
-            if registry.open_once(self, self._identities[self._data_path], lambda: self._open(map_size, max_size)):
-                return True
+            with registry.without_fork():  # nor may this process put another file in place just now
+                identity = self._identities[self._data_path] = files.identity_of(self._data_path)
+                if registry.open_once(self, identity, lambda: self._open(map_size, max_size)):
+                    return True
         except JournalBusyError:
             if time.monotonic() >= deadline:
                 raise
@@ -106,22 +132,32 @@ class Store:
         this = weakref.ref(self)
         self._owner: owners.Owner | None = None
         self._has_owner_row = False
+        self._has_new_file = False
         self._head = 0
         self._descriptors: list[int] = []
-        self._environment = _open_environment(directory, readonly=self.readonly, map_size=map_size, max_size=max_size)
+        _refuse_newer(directory)
+        try:
+            self._hold_file()
+            self._environment = _open_environment(
+                directory, readonly=self.readonly, map_size=map_size, max_size=max_size
+            )
+        except BaseException:
+            _close_all(self._descriptors)
+            raise
         self._finalizer = weakref.finalize(self, _release, self._environment, self._descriptors)
         try:
-            self.header = _read_header(self._environment, directory)
-            self._header_row = self._environment.read(lambda txn: bytes(txn.get(layout.HEADER_KEY) or b""))
+            self._read_header()
+            self.restored = _read_restored(self._environment, self.header)
             self._genesis = digest(self.header.journal_id.encode())
             if not self.readonly:
-                for name in (files.TURN_FILE, files.OWNERS_FILE):
-                    self._descriptors.append(files.open_lock_file(directory, name))
+                self._descriptors.append(files.open_lock_file(directory, files.TURN_FILE))
                 for name in (files.TURN_FILE, files.LMDB_LOCK_FILE):
                     path = os.path.join(directory, name)
                     self._identities[path] = files.identity_of(path)
-                self._turn = Turn(directory, self._descriptors[0])
-                self._owner = owners.Owner(self._descriptors[1])
+                self._turn = Turn(directory, self._descriptors[1])
+                self._owner = owners.Owner(self._descriptors[0])
+                self._max_size = max_size
+                self._open_reserve()
         except BaseException:
             self._finalizer()
             raise
@@ -133,11 +169,52 @@ class Store:
             after_interrupt=lambda: cast("Store", this())._release_turn(),  # noqa: SLF001 - it is our own
         )
 
+    def _open_reserve(self) -> None:
+        descriptor = os.open(self._data_path, os.O_RDWR | os.O_CLOEXEC)
+        while len(self._descriptors) > _LOCK_DESCRIPTORS:
+            os.close(self._descriptors.pop())
+        self._descriptors.append(descriptor)
+        self._reserve = Reserve(descriptor, max_size=self._max_size)
+
+    def _read_header(self) -> None:
+        self.header = read_header(self._environment, self.directory)
+        self._header_row = self._environment.read(lambda txn: bytes(txn.get(layout.HEADER_KEY) or b""))
+
+    def _migrate(self, deadline: float) -> None:
+        """Make a journal of an older format into today's, in the writer's turn; which is nothing where another did."""
+        is_done = False
+        while not is_done:
+            try:
+                self._turn.run(lambda: self._environment.write(migrate), deadline)
+                is_done = True
+            except lmdb.MapFullError:
+                self._environment.grow(settles=False)
+            except lmdb.Error as error:
+                raise self._after_failure(error)() from error  # noqa: RSE102 - what is called makes the error
+        self._read_header()
+
+    def _hold_file(self) -> None:
+        """Let nobody replace the data file while it is open here; before LMDB looks at it.
+
+        Raises:
+            JournalBusyError: somebody is just doing it, or has done it since the file was looked at.
+        """
+        directory = self.directory
+        self._handle_lock = open_handle_lock(directory, readonly=self.readonly)
+        if self._handle_lock is not None:
+            self._descriptors.append(self._handle_lock.descriptor)
+            self._handle_lock.share()
+        if files.identity_of(self._data_path) != self._identities[self._data_path]:
+            raise JournalBusyError(directory, None, "its data file was just replaced", "try again")
+        if not self.readonly:
+            files.clean_up(directory)
+
     # --- what everything above uses ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a closed handle, or one that a fork brought into another process."""
+        """Refuse a closed handle, one that a fork brought into another process, and a call from inside a hook."""
         self.check_process()
+        hooks.refuse_calls()
         if self._closed_because is not None:
             raise JournalClosedError(self.directory, self._closed_because)
 
@@ -182,6 +259,11 @@ class Store:
         return self.group.entry(decide, time_of(self._clock), settles=settles, can_withdraw=can_withdraw)
 
     @property
+    def is_copy(self) -> bool:
+        """Whether the file was, when it was opened, a copy that nobody had confirmed."""
+        return self.restored is not None and not self.restored.confirmed_at
+
+    @property
     def owner_id(self) -> int:
         """The id of this handle among the owners; 0 of a read-only one."""
         return 0 if self._owner is None else self._owner.id
@@ -224,11 +306,47 @@ class Store:
             file_bytes=os.stat(self._data_path).st_size,
             commits=self.group.batch_count,
             entries=self.group.entry_count,
+            pruned=rows[layout.PRUNED],
         )
 
-    def verify(self) -> Iterator[Finding]:
-        """What is wrong with the log and its indexes, in bounded read transactions."""
+    def vacuum(self) -> int:
+        """Give the pages that are free back to the disk; how many bytes they are.
+
+        Raises:
+            JournalBusyError, JournalFullError, CorruptRecordError: the file is as it was.
+        """
+        return self._replace(vacuum(self._environment, self._genesis))
+
+    def rebuild(self) -> None:
+        """Make everything that follows from the log anew.
+
+        Raises:
+            JournalBusyError, JournalFullError, CorruptRecordError: the file is as it was.
+        """
+        self._replace(rebuild(self._environment, self._genesis))
+
+    def copy_to(self, descriptor: int) -> None:
+        """Write a compact copy of one state into an empty file, while others read and commit."""
+        with self._copying:
+            self.check()
+            self._environment.copy(descriptor)
+
+    def live_bytes(self) -> int:
+        """Bytes that a compact copy has."""
         self.check()
+        return self._environment.live_bytes()
+
+    def now(self) -> int:
+        """What this handle's clock says."""
+        return time_of(self._clock)
+
+    def verify(self) -> Iterator[Finding]:
+        """What is wrong with the file's pages, the log and its indexes, in bounded read transactions."""
+        self.check()
+        return examined(self.directory, self._environment.read, self.walk)
+
+    def walk(self) -> Iterator[Finding]:
+        """What is wrong with the log and its indexes, where the file's pages are sound."""
         return findings(self.read, self._genesis)
 
     def close(self) -> None:
@@ -239,7 +357,13 @@ class Store:
         with self._closing:
             if self._finalizer.alive:
                 self.group.close()
-                registry.close(self._identities[self._data_path], self._finalizer)
+                registry.close(self._identities[self._data_path], self._close_files)
+
+    def _close_files(self) -> None:
+        self._environment.close()
+        if self._handle_lock is not None:
+            self._handle_lock.end()  # where this handle lingers, its owner's lock alone is kept
+        self._finalizer()
 
     def linger(self) -> Callable[[], None]:
         """Let this owner be taken for alive after `close`, since something in flight cannot be stopped; what ends that."""
@@ -269,6 +393,46 @@ class Store:
 
     def _release_turn(self) -> None:
         self._turn.release()
+
+    # --- another file in the place of this one ------------------------------------------------------------------
+
+    def _replace(self, make: Maker) -> int:
+        self.check()
+        if self.readonly:
+            raise JournalReadonlyError(self.directory)
+        lock = cast("HandleLock", self._handle_lock)  # who writes has one
+        saved: list[int] = []
+        deadline = time.monotonic() + self.wait_timeout
+
+        def replace_in_turn() -> None:
+            saved.append(replace(self.directory, self._environment, lock, make, self._adopt))
+
+        def chore() -> None:
+            self._check_usable()
+            lock.claim()  # before the turn: who has the journal open is told of at once, and not waited for
+            try:
+                lock.check_alone()
+                self._turn.run(replace_in_turn, deadline)
+            except BaseException as error:
+                if not self._environment.is_open or self._has_new_file:
+                    text = f"{type(error).__name__}: {error}"
+                    self._fail(f"putting another data file in place was cut off, which leaves a whole one ({text})")
+                raise
+            finally:
+                self._has_new_file = False
+                lock.share()
+
+        with self._copying:
+            self.group.run_alone(chore)
+        return saved[0]
+
+    def _adopt(self) -> None:
+        """Take the file that the path names now for the one that is open."""
+        self._has_new_file = True
+        identity = files.identity_of(self._data_path)
+        registry.rename(self._identities[self._data_path], identity)
+        self._identities[self._data_path] = identity
+        self._open_reserve()
 
     # --- the shared commit -------------------------------------------------------------------------------------
 
@@ -306,18 +470,46 @@ class Store:
                     for entry in todo:
                         self._commit_turn([entry])
                     return
+            except _NoRoomError as error:
+                self._commit_apart(todo, error.writers, self._full(error.cause))
+                return
             except _OverwrittenError:
                 self._fail(f"its {files.DATA_FILE} was overwritten while it was open")
-            except lmdb.Error as error:
+            except (lmdb.Error, OSError) as error:
                 reason = self._after_failure(error)
+                writers = [entry for entry in todo if not entry.settles]
+                if isinstance(reason(), JournalFullError) and 0 < len(writers) < len(todo):
+                    self._commit_apart(todo, writers, reason)
+                    return
                 for entry in todo:
                     entry.fail(reason())
                 return
+
+    def _commit_apart(self, todo: list[Entry], writers: list[Entry], reason: Callable[[], Exception]) -> None:
+        """Commit entries on a disk without room for some of them: those that may go on first, outcomes above all."""
+        others = [entry for entry in todo if entry not in writers]
+        if others:
+            self._commit_turn(others)
+        if len(writers) > 1 and self._keeps_reserve():
+            for entry in writers:
+                self._commit_turn([entry])
+            return
+        for entry in writers:
+            entry.fail(reason())
+
+    def _keeps_reserve(self) -> bool:
+        """Whether the reserve at least is there, so that some of those that are refused together may fit alone."""
+        try:
+            self._reserve.keep(self._environment.sizes()[1])
+        except OSError:
+            return False
+        return True
 
     def _attempt(self, entries: list[Entry]) -> list[Entry]:
         """Decide and commit the entries in one transaction; those that must go on without a spoiled one come back."""
         batch = _Batch(entries, self._genesis, self._owner, has_owner_row=self._has_owner_row)
         batch.expects(self._header_row, self._head)
+        batch.keep_reserve = lambda txn, touched: self._reserve.keep(self._environment.end_after(txn, touched))
         interrupt: BaseException | None = None
         try:
             self._environment.write(batch.decide_and_commit)
@@ -326,9 +518,13 @@ class Store:
             if not self._has_landed(batch):
                 raise
             interrupt = None if isinstance(error, Exception) else error
+        interrupt = interrupt or batch.interrupt
         if batch.spoiled is not None:
+            if interrupt is not None:
+                raise interrupt  # the others are the next leader's
             return [entry for entry in entries if entry is not batch.spoiled]
         batch.tell()
+        self._remember(batch.states)
         self._head = batch.head
         self._has_owner_row = batch.has_owner_row
         if interrupt is not None:
@@ -344,21 +540,25 @@ class Store:
             return frame.digest == record_digest
         return False
 
-    def _after_failure(self, error: lmdb.Error) -> Callable[[], Exception]:
+    def _after_failure(self, error: lmdb.Error | OSError) -> Callable[[], Exception]:
         """What a failed commit means: no room (try again later), or a disk that fails (this handle ends)."""
-        code = getattr(error, "code", None)
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        size = os.stat(self._data_path).st_size
-        is_limited = limit != resource.RLIM_INFINITY and size + _ROOM_BYTES > limit
-        free = files.free_bytes(self.directory)
-        if code in _NO_ROOM or is_limited or free < _ROOM_BYTES:
-            reason = f"the disk took no more ({error}), {free} bytes are free" + (
-                f", and files may have {limit} bytes" if is_limited else ""
-            )
-            return lambda: JournalFullError(self.directory, reason)
+        code = getattr(error, "code", None) or getattr(error, "errno", None)
+        if code in files.NO_ROOM or self._is_limited() or files.free_bytes(self.directory) < files.ROOM_BYTES:
+            return self._full(error)
         text = f"{type(error).__name__}: {error}"
         self._fail(f"a commit failed ({text})")
         return lambda: CommitFailedError(self.directory, text)
+
+    def _full(self, error: BaseException) -> Callable[[], Exception]:
+        reason = f"the disk took no more ({error}), {files.free_bytes(self.directory)} bytes are free"
+        if self._is_limited():
+            reason += f", and files may have {_file_limit()} bytes"
+        return lambda: JournalFullError(self.directory, reason)
+
+    def _is_limited(self) -> bool:
+        """Whether the data file is about as long as a file of this process may be."""
+        limit = _file_limit()
+        return limit != resource.RLIM_INFINITY and os.stat(self._data_path).st_size + files.ROOM_BYTES > limit
 
     def _check_usable(self) -> None:
         """Refuse to write after a failed flush, and into a file that the path no longer names."""
@@ -376,6 +576,15 @@ class Store:
                 raise JournalClosedError(self.directory, reason)
 
 
+class _NoRoomError(Exception):
+    """The disk has no room for what entries wrote that do not settle anything."""
+
+    def __init__(self, writers: list[Entry], cause: OSError) -> None:
+        super().__init__()
+        self.writers = writers
+        self.cause = cause
+
+
 class _OverwrittenError(Exception):
     """The data file holds another journal, or an older state of this one, than when it was opened."""
 
@@ -388,7 +597,10 @@ class _Batch:
     ) -> None:
         self.spoiled: Entry | None = None
         self.last: tuple[int, bytes] | None = None
+        self.states: dict[str, StateAt] = {}
+        self.interrupt: BaseException | None = None
         self.has_owner_row = has_owner_row
+        self.keep_reserve: Callable[[lmdb.Transaction, int], None]
         self._entries = entries
         self._genesis = genesis
         self._owner = owner
@@ -405,13 +617,14 @@ class _Batch:
         view = StoreTransaction(txn, self._genesis, self._owner, has_owner_row=self.has_owner_row)
         if txn.get(layout.HEADER_KEY) != self._header_row or view.last[0] < self.head:
             raise _OverwrittenError
+        writers: list[Entry] = []
         for entry in self._entries:
             if not entry.take():
                 continue  # who asked for it took it back
             view.at = entry.at
-            count = len(view.appended)
+            count, touched = len(view.appended), view.touched
             try:
-                answer = entry.decide(view)
+                answer = self._decide(entry, view)
             except lmdb.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - a refusal is the caller's, whatever its class
@@ -423,11 +636,44 @@ class _Batch:
                 self._refusals.append((entry, error))
             else:
                 self._answers.append((entry, answer, view.appended[count:]))
+                if view.touched != touched and not entry.settles:
+                    writers.append(entry)
+        if writers:
+            try:
+                self.keep_reserve(txn, view.touched)
+            except OSError as error:
+                if error.errno in files.NO_ROOM:
+                    raise _NoRoomError(writers, error) from error
+                raise
         if view.has_changes:
             self.last = view.last if view.appended else None
         txn.commit()  # of nothing, too: that writes nothing, and unlike an abort it waits for no reader of this process
         self.head = view.last[0]
         self.has_owner_row = view.has_owner_row
+        self.states = view.states
+
+    def _decide(self, entry: Entry, view: StoreTransaction) -> Any:
+        """The answer of a decision. What a hook of it raised that is no `Exception` is its caller's.
+
+        In the main thread that may also have been the handler of a signal, whose exception is this thread's own, and not
+        for the caller for whom it just decides. A hook is pure, so it is asked again: what it raised, it raises again.
+        """
+        try:
+            return entry.decide(view)
+        except RunRaisedError as raised:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            try:
+                answer = entry.decide(view)
+            except RunRaisedError as again:
+                if type(again.error) is not type(raised.error):
+                    self.interrupt = raised.error
+                raise
+            except Exception:
+                self.interrupt = raised.error
+                raise
+            self.interrupt = raised.error
+            return answer
 
     def tell(self) -> None:
         """Give each entry what became of it; the commit is durable.
@@ -440,6 +686,10 @@ class _Batch:
             # Not kept here: what was raised in a frame of this batch leads back to it.
             entry, refusal = self._refusals.pop()
             entry.fail(refusal)
+
+
+def _file_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]
 
 
 def time_of(clock: Callable[[], int]) -> int:
@@ -491,12 +741,12 @@ def _create_data(directory: str, clock: Callable[[], int]) -> None:
             create_data_file(directory, files.NEW_DATA_FILE, {layout.HEADER_KEY: row})
     except lmdb.Error as error:
         free = files.free_bytes(directory)
-        if getattr(error, "code", None) in _NO_ROOM or free < _ROOM_BYTES:
+        if getattr(error, "code", None) in files.NO_ROOM or free < files.ROOM_BYTES:
             raise JournalFullError(directory, f"the disk took no more ({error}), {free} bytes are free") from error
         raise CommitFailedError(directory, f"{type(error).__name__}: {error}") from error
-    os.unlink(os.path.join(directory, files.NEW_LOCK_FILE))
     os.rename(os.path.join(directory, files.NEW_DATA_FILE), os.path.join(directory, files.DATA_FILE))
     files.sync_directory(directory)
+    files.remove_new_files(directory)  # what is left of them says that the rename may not be durable
 
 
 def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size: int | None) -> Environment:
@@ -515,21 +765,53 @@ def _open_environment(directory: str, *, readonly: bool, map_size: int, max_size
         raise OSError(code, f"LMDB cannot open the data file ({error})", directory) from error
 
 
-def _read_header(environment: Environment, directory: str) -> Header:
+def read_header(environment: Environment | StagedFile, directory: str) -> Header:
+    """What a data file says of the journal that it holds.
+
+    Raises:
+        UnsupportedFormatError: nothing, or something that this version cannot read.
+    """
     try:
         raw = environment.read(lambda txn: StoreView(txn, b"").raw_header())
         if raw is None:
             raise UnsupportedFormatError(directory, "an LMDB environment without a journal's header", files.SUPPORTED)
-        # The version comes first in every format: it is read before anything else is believed.
-        version = msgspec.msgpack.decode(raw)[0]
-        if version not in range(FORMAT_VERSION_OLDEST, FORMAT_VERSION + 1):
-            raise UnsupportedFormatError(directory, version, files.SUPPORTED)
+        _check_version(directory, raw)
         return msgspec.msgpack.decode(raw, type=Header)
-    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, LookupError, TypeError) as error:
+    except (CorruptRecordError, msgspec.DecodeError, lmdb.Error, *_NO_HEADER) as error:
         raise UnsupportedFormatError(directory, f"a damaged header ({error})", files.SUPPORTED) from error
+
+
+def _check_version(directory: str, raw: bytes) -> None:
+    # The version comes first in every format: it is read before anything else is believed.
+    version = msgspec.msgpack.decode(raw)[0]
+    if version not in range(FORMAT_VERSION_OLDEST, FORMAT_VERSION + 1):
+        raise UnsupportedFormatError(directory, version, files.SUPPORTED)
+
+
+def _refuse_newer(directory: str) -> None:
+    """Refuse a newer format before LMDB makes its lock file beside it; where there is one, it was opened here before.
+
+    Whatever else is wrong is told by the ordinary open, which alone may look while another process writes.
+    """
+    if not os.path.exists(os.path.join(directory, files.LMDB_LOCK_FILE)):
+        with contextlib.suppress(lmdb.Error, MemoryError, CorruptRecordError, msgspec.DecodeError, *_NO_HEADER):
+            raw = peek(directory, lambda txn: StoreView(txn, b"").raw_header())
+            _check_version(directory, raw or b"")
+
+
+def _read_restored(environment: Environment, header: Header) -> RestoredRow | None:
+    """What a copy says of itself; of one that cannot be read, that nobody has confirmed it."""
+    try:
+        return environment.read(lambda txn: StoreView(txn, b"").restored())
+    except CorruptRecordError:
+        return RestoredRow(incarnation=UNKNOWN_INCARNATION, head=0, at=header.created_at)
 
 
 def _release(environment: Environment, descriptors: list[int]) -> None:
     environment.close()
-    for descriptor in descriptors:
-        os.close(descriptor)
+    _close_all(descriptors)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

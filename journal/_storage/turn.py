@@ -99,21 +99,34 @@ def _poll(take: Callable[[], None], deadline: float) -> int:
 
 def holder_of(descriptor: int) -> int | None:
     """The process that holds the `flock` of a file; `None` where the kernel does not say."""
-    return next(_holders("FLOCK", os.fstat(descriptor).st_ino), None)
+    return next(_holders("FLOCK", "WRITE", f":{os.fstat(descriptor).st_ino}"), None)
 
 
 def holder_of_first_byte(path: str) -> int | None:
     """The process that has the first byte of a file for itself by a record lock; `None` where none is seen to."""
     with contextlib.suppress(OSError):
-        return next(_holders("POSIX", os.stat(path).st_ino), None)
+        return next(_holders("POSIX", "WRITE", f":{os.stat(path).st_ino}"), None)
     return None
 
 
-def _holders(kind: str, inode: int) -> Iterator[int]:
-    """Those that hold an exclusive lock of a kind from a file's first byte on, as the kernel lists them."""
+def sharers_of_first_byte(path: str) -> list[int]:
+    """The other processes that share the first byte of a file by a record lock, as far as they are to be seen."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        pids = _holders("POSIX", "READ", f"{device}:{status.st_ino}")
+        return [pid for pid in pids if pid != os.getpid()]
+    return []
+
+
+def _holders(kind: str, access: str, file: str) -> Iterator[int]:
+    """Those that hold a lock of a kind from a file's first byte on, as the kernel lists them.
+
+    `file` is how the kernel names the file, or the end of that.
+    """
     with contextlib.suppress(OSError), open("/proc/locks", encoding="utf-8") as locks:
         for line in locks:
             fields = line.split()
-            place = (fields[1], fields[3], fields[5].rpartition(":")[2], fields[6])
-            if place == (kind, "WRITE", str(inode), "0") and fields[4] != "0":
+            place = (fields[1], fields[3], fields[6])
+            if place == (kind, access, "0") and fields[5].endswith(file) and fields[4] != "0":
                 yield int(fields[4])

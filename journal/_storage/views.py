@@ -6,6 +6,7 @@ from LMDB's search. So a miss looks at both neighbours before it is believed (`_
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,14 +15,15 @@ import lmdb
 import msgspec
 
 from journal._core.keys import has_prefix, key_of
-from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState
+from journal._core.ledger import UNFINISHED as UNFINISHED_PHASES, EffectState, Tombstone
 from journal._core.payloads import digest
 from journal._core.requests import EffectPage, OperationPage, StoredOperation
 from journal._storage import layout
-from journal.errors import CorruptRecordError, Key
+from journal.errors import CompactedCursorError, CorruptRecordError, Key
 from journal.options import PAGE_BYTES_MAX, PAGE_SCAN_RECORDS
 from journal.records import (
     CursorRow,
+    DroppingRow,
     EffectEntry,
     FloorRow,
     LogRecord,
@@ -45,10 +47,12 @@ decode_owner: Final = msgspec.msgpack.Decoder(OwnerRow).decode
 encode: Final = msgspec.msgpack.Encoder().encode
 
 _OPERATION_TAG: Final = 1
+_POSITION_MAX: Final = 2**64 - 1
 _PASSED: Final = 0
 """In the place of a position: nothing was found up to here."""
 
-_DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError)
+_NO_FLOOR: Final = FloorRow(0, 0)
+_DAMAGED: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.CursorFullError)
 
 
 class StoreView:
@@ -77,7 +81,7 @@ class StoreView:
             if key[:1] != layout.LOG:
                 self._check_beside(cursor)
                 return 0, self._genesis
-            position = layout.position_of(key)
+            position = _position_of(key)
             try:
                 return position, layout.unframe(position, value).digest
             except layout.DamagedRowError as error:
@@ -130,11 +134,40 @@ class StoreView:
 
     def floor(self, name: str) -> FloorRow | None:
         """Through which position a stream's epoch is compacted."""
-        return self.row(layout.FLOOR + name.encode(), FloorRow)
+        # A damaged snapshot beside it can be made anew, and blocks nothing.
+        return self._lone_row(layout.FLOOR + name.encode(), FloorRow)
+
+    def floors(self) -> list[tuple[str, FloorRow]]:
+        """The streams that are compacted, and through where."""
+        return self._named_rows(layout.FLOOR, FloorRow)
+
+    def dropping(self, name: str) -> DroppingRow | None:
+        """The payloads of a stream that a compaction has yet to drop; a miss costs bytes at most, and is believed."""
+        key = layout.DROPPING + name.encode()
+        content = self.content(key)
+        return None if content is None else decode_row(key, content, DroppingRow)
+
+    def droppings(self) -> list[str]:
+        """The streams of which payloads are yet to be dropped; a damaged row is its own stream's to tell."""
+        found: list[str] = []
+        for key, value in self._scan(layout.DROPPING, layout.DROPPING):
+            with contextlib.suppress(layout.DamagedRowError):
+                layout.unseal(key, value)
+                found.append(key[1:].decode())
+        return found
 
     def snapshot(self, name: str) -> SnapshotRow | None:
-        """A stream's kept state."""
-        return self.row(layout.SNAPSHOT + name.encode(), SnapshotRow)
+        """A stream's kept state. A damaged row is none, for it can be made anew; a damaged page is found by any other."""
+        try:
+            return self.row(layout.SNAPSHOT + name.encode(), SnapshotRow)
+        except CorruptRecordError as error:
+            if isinstance(error.__cause__, lmdb.Error):
+                raise
+            return None
+
+    def last_operation(self, name: str, through: int) -> int:
+        """The position of a stream's last operation up to a position, in whatever epoch."""
+        return self._last_operation(name, through + 1)[0]
 
     def first_position(self, name: str) -> int:
         """The position of the stream's first operation.
@@ -152,21 +185,25 @@ class StoreView:
         row = self.stream(name)
         if row is None:
             return 0
+        position, content = self._last_operation(name, _POSITION_MAX)
+        return layout.unpack_u64(content) if position > row.epoch_position else 0
+
+    def _last_operation(self, name: str, before: int) -> tuple[int, bytes]:
+        """The position of a stream's last operation before one, and what its row says; 0 where there is none."""
         prefix = layout.stream_prefix(name)
         with self._txn.cursor() as cursor:
-            found = _moved(cursor.set_range, prefix + b"\xff" * 8)
+            found = _moved(cursor.set_range, prefix + layout.pack_u64(before))
             if found:
                 self._check_edge(cursor, prefix)
             if not _moved(cursor.prev if found else cursor.last):
-                return 0
+                return 0, b""
             key, value = _item(cursor)
+            if key > prefix + b"\xff" * 8:
+                raise CorruptRecordError(None, "a search of the index came out too far", stream=name)
             if not key.startswith(prefix):
                 self._check_edge(cursor, prefix)
-                return 0
-        content = self._check_row(key, value)
-        if layout.unpack_u64(key[-8:]) <= row.epoch_position:
-            return 0
-        return layout.unpack_u64(content)
+                return 0, b""
+        return layout.unpack_u64(key[-8:]), self._check_row(key, value)
 
     def identity(self, name: str, epoch: int, op_id: str) -> StoredOperation | None:
         """The operation that has this op_id in an epoch of the stream."""
@@ -180,7 +217,8 @@ class StoreView:
 
     def operation(self, position: int) -> StoredOperation:
         """The operation at this position."""
-        return self._stored(position, self.frame(position))
+        parts = self.frame(position)
+        return self._stored(position, _operation_head(position, parts), parts.payload)
 
     def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
         """A bounded page of operations past a position, in log order."""
@@ -190,6 +228,7 @@ class StoreView:
         row = self.stream(stream)
         if row is None:
             return OperationPage([], after, True)
+        lowest = self._floor(stream)
         prefix = layout.stream_prefix(stream)
         found: list[StoredOperation] = []
         size = 0
@@ -197,6 +236,8 @@ class StoreView:
         for key, value in self._scan(prefix + layout.pack_u64(first), prefix):
             sequence = layout.unpack_u64(self._check_row(key, value))
             position = layout.unpack_u64(key[-8:])
+            if position <= lowest.floor:
+                raise CompactedCursorError(after, lowest.through, stream)
             stored = self.operation(position)
             if stored.head.stream != stream or stored.head.sequence != sequence:
                 raise CorruptRecordError(position, f"the index has it for stream {stream!r}", stream=stream)
@@ -210,40 +251,81 @@ class StoreView:
         found: list[StoredOperation] = []
         size = 0
         position = after
-        for position, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), after + 1):
-            if layout.position_of(key) != position:
-                raise CorruptRecordError(position, "it is missing from the log")
-            stored = self._operation_or_none(position, value)
+        standings: dict[str, tuple[int, int]] = {}
+        for count, (key, value) in enumerate(self._scan(layout.log_key(after + 1), layout.LOG), 1):
+            expected, position = position + 1, _position_of(key)
+            if position != expected and not self._is_covered(expected, position, value):
+                raise CorruptRecordError(expected, "it is missing from the log")
+            stored = self._operation_or_none(position, value, standings)
             if stored is not None:
+                if position <= standings[stored.head.stream][1]:
+                    raise CompactedCursorError(after, max(row.through for _, row in self.floors()))
                 found.append(stored)
                 size += stored.head.payload_bytes
-            if len(found) >= limit or size >= PAGE_BYTES_MAX or position - after >= PAGE_SCAN_RECORDS:
+            if len(found) >= limit or size >= PAGE_BYTES_MAX or count >= PAGE_SCAN_RECORDS:
                 return OperationPage(found, position, False)
         return OperationPage(found, position, True)
 
-    def _operation_or_none(self, position: int, value: bytes) -> StoredOperation | None:
+    def _is_covered(self, first: int, position: int, value: bytes) -> bool:
+        """Whether the record at a position stands for those from `first` on, which were pruned."""
+        try:
+            record = decode_record(layout.head_of(position, value))
+        except (layout.DamagedRowError, msgspec.DecodeError, UnicodeDecodeError):
+            # What it covered is no operation's if no stream has one there: a damaged record blocks no journal.
+            return not any(self._has_operation(name, first, position) for name in self.streams())
+        return isinstance(record, PrunedRecord) and record.first <= first
+
+    def _has_operation(self, stream: str, first: int, last: int) -> bool:
+        prefix = layout.stream_prefix(stream)
+        for key, _ in self._scan(prefix + layout.pack_u64(first), prefix):
+            return layout.unpack_u64(key[-8:]) <= last
+        return False
+
+    def _operation_or_none(
+        self, position: int, value: bytes, standings: dict[str, tuple[int, int]]
+    ) -> StoredOperation | None:
+        """The operation at a position, where there is one, of its stream's present epoch."""
         try:
             parts = layout.unframe(position, value)
         except layout.DamagedRowError as error:
             # A damaged record blocks its own stream or key, not the journal: whose it is, the indexes know.
             for name in self.streams():
-                if self._get(layout.stream_prefix(name) + layout.pack_u64(position)) is not None:
+                row = self.stream(name)
+                has_it = self._get(layout.stream_prefix(name) + layout.pack_u64(position)) is not None
+                if has_it and row is not None and position > row.epoch_position:
                     raise CorruptRecordError(position, str(error), stream=name) from error
             return None
         if parts.head[1] != _OPERATION_TAG:
             return None
-        return self._stored(position, parts)
+        head = _operation_head(position, parts)
+        standing = standings.get(head.stream)
+        if standing is None:
+            key = layout.STREAM + head.stream.encode()
+            content = self.content(key)
+            if content is None:
+                raise CorruptRecordError(position, "its stream has no row", stream=head.stream)
+            epoch = decode_row(key, content, StreamRow).epoch
+            standing = standings[head.stream] = epoch, self._floor(head.stream).floor
+        return None if head.epoch < standing[0] else self._stored(position, head, parts.payload)
 
-    def _stored(self, position: int, parts: Frame) -> StoredOperation:
-        try:
-            head = decode_record(parts.head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
-        if not isinstance(head, OperationRecord):
-            raise CorruptRecordError(position, "it is no operation")
-        if len(parts.payload) != head.payload_bytes:
-            raise CorruptRecordError(position, "its payload has another length", stream=head.stream)
-        return StoredOperation(position, head, parts.payload)
+    def _stored(self, position: int, head: OperationRecord, payload: bytes) -> StoredOperation:
+        if len(payload) != head.payload_bytes:
+            if payload:
+                raise CorruptRecordError(position, "its payload has another length", stream=head.stream)
+            if not self._may_be_dropped(position, head):
+                raise CorruptRecordError(position, "its payload is missing", stream=head.stream)
+        return StoredOperation(position, head, payload)
+
+    def _may_be_dropped(self, position: int, head: OperationRecord) -> bool:
+        """Whether the journal may have dropped an operation's payload: by a compaction of this epoch, or of another."""
+        row = self.stream(head.stream)
+        return position <= self._floor(head.stream).floor or (row is not None and head.epoch < row.epoch)
+
+    def _floor(self, name: str) -> FloorRow:
+        """Where a stream is compacted; that it is not need not be believed, since what is there is given as it was."""
+        key = layout.FLOOR + name.encode()
+        content = self.content(key)
+        return _NO_FLOOR if content is None else decode_row(key, content, FloorRow)
 
     # --- effects and steps -------------------------------------------------------------------------------------
 
@@ -285,11 +367,14 @@ class StoreView:
         if not phases.issubset(UNFINISHED_PHASES):
             tables.append(layout.SETTLED)
         found: list[EffectState] = []
+        size = 0
         for form, position in heapq.merge(*(self._forms(table, phases, prefix, after) for table in tables)):
             if position == _PASSED:
                 return EffectPage(found, form)
-            found.append(EffectState(position, self._entry(position, form)))
-            if len(found) >= limit:
+            entry = self._entry(position, form)
+            found.append(EffectState(position, entry))
+            size += len(entry.proof or b"")
+            if len(found) >= limit or size >= PAGE_BYTES_MAX:
                 return EffectPage(found, form)
         return EffectPage(found, None)
 
@@ -303,7 +388,7 @@ class StoreView:
             raise CorruptRecordError(position, "the index has it for this step", key_of(form))
         return record
 
-    def pruned(self, form: bytes) -> PrunedRecord | None:
+    def pruned(self, form: bytes) -> Tombstone | None:
         """What is left of a pruned effect."""
         key = digest(form)
         position = self._position(layout.PRUNED + key, form)
@@ -312,7 +397,7 @@ class StoreView:
         record = self.record(position, form)
         if not isinstance(record, PrunedRecord) or record.key != key:
             raise CorruptRecordError(position, "the index has it for this pruned effect", key_of(form))
-        return record
+        return Tombstone(position, record)
 
     def _entry(self, position: int, form: bytes | None) -> EffectEntry:
         entry = self.record(position, form)
@@ -364,12 +449,16 @@ class StoreView:
         return None if value is None else self._check_row(layout.HEADER_KEY, value)
 
     def restored(self) -> RestoredRow | None:
-        """What a file says that is a copy."""
-        return self.row(layout.RESTORED_KEY, RestoredRow)
+        """What a file says that is a copy; damage to another row must not make every journal doubtful."""
+        return self._lone_row(layout.RESTORED_KEY, RestoredRow)
 
     def cursor(self, name: str) -> CursorRow | None:
         """A saved cursor."""
         return self.row(layout.CURSOR + name.encode(), CursorRow)
+
+    def saved_cursors(self) -> list[tuple[str, CursorRow]]:
+        """All saved cursors."""
+        return self._named_rows(layout.CURSOR, CursorRow)
 
     def owner(self, owner: int) -> OwnerRow | None:
         """Who an owner is."""
@@ -380,12 +469,19 @@ class StoreView:
     def row(self, key: bytes, kind: type[R]) -> R | None:
         """A row outside the log, decoded."""
         value = self._search(key, None)
-        if value is None:
-            return None
-        try:
-            return msgspec.msgpack.decode(self._check_row(key, value), type=kind)
-        except msgspec.DecodeError as error:
-            raise CorruptRecordError(None, f"a row of {layout.TABLES[key[:1]]}: {error}") from error
+        return None if value is None else decode_row(key, self._check_row(key, value), kind)
+
+    def _lone_row(self, key: bytes, kind: type[R]) -> R | None:
+        """As `row`; but a damaged row beside its place refuses only where it is this one under another key."""
+        if self._get(key) is not None:
+            return self.row(key, kind)
+        with self._txn.cursor() as cursor:
+            is_there = _moved(cursor.set_range, key)
+            if is_there:
+                self._check_other(cursor, key)
+            if _moved(cursor.prev if is_there else cursor.last):
+                self._check_other(cursor, key)
+        return None
 
     def content(self, key: bytes) -> bytes | None:
         """The content of a row outside the log."""
@@ -396,6 +492,9 @@ class StoreView:
         """All rows of a small table, key and content."""
         for key, value in self._scan(prefix, prefix):
             yield key, self._check_row(key, value)
+
+    def _named_rows(self, prefix: bytes, kind: type[R]) -> list[tuple[str, R]]:
+        return [(key[1:].decode(), decode_row(key, content, kind)) for key, content in self.rows(prefix)]
 
     def page_of_rows(self, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Rows of every table but the log past a key, as they are: for counting and verifying."""
@@ -409,9 +508,11 @@ class StoreView:
     def page_of_log(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Positions and values of log records past a position, as they are."""
         page: list[tuple[int, bytes]] = []
+        size = 0
         for key, value in self._scan(layout.log_key(after + 1), layout.LOG):
-            page.append((layout.position_of(key), value))
-            if len(page) >= limit:
+            page.append((_position_of(key), value))
+            size += len(value)
+            if len(page) >= limit or size >= PAGE_BYTES_MAX:
                 break
         return page
 
@@ -458,6 +559,14 @@ class StoreView:
         if prefix != layout.LOG and (is_almost_ours or not _is_in_order(cursor)):
             self._check_beside(cursor)
 
+    def _check_other(self, cursor: lmdb.Cursor, key: bytes) -> None:
+        """Refuse a row that is this key's, but stands under a key that was damaged."""
+        try:
+            layout.unseal(key, _item(cursor)[1])
+        except layout.DamagedRowError:
+            return
+        raise CorruptRecordError(None, f"a row of {layout.TABLES[key[:1]]}: its key is damaged")
+
     def _check_beside(self, cursor: lmdb.Cursor) -> None:
         try:
             layout.check(*_item(cursor))
@@ -479,6 +588,8 @@ class StoreView:
         with self._txn.cursor() as cursor:
             is_found = _moved(cursor.set_range, start)
             if _moved(cursor.prev if is_found else cursor.last):
+                if _item(cursor)[0] >= start:
+                    raise CorruptRecordError(None, "a search of the index came out too far")
                 self._check_edge(cursor, prefix)
                 is_found = _moved(cursor.next)
             elif is_found:
@@ -506,6 +617,39 @@ class StoreView:
             raise _damaged_page(error) from error
         found: bytes | None = value
         return found
+
+
+def _operation_head(position: int, parts: Frame) -> OperationRecord:
+    try:
+        head = decode_record(parts.head)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(position, f"it cannot be decoded: {error}") from error
+    if not isinstance(head, OperationRecord):
+        raise CorruptRecordError(position, "it is no operation")
+    return head
+
+
+def decode_row(key: bytes, content: bytes, kind: type[R]) -> R:
+    """The content of a row outside the log, decoded.
+
+    Raises:
+        CorruptRecordError: it is of another kind.
+    """
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptRecordError(None, f"a row of {layout.TABLES[key[:1]]}: {error}") from error
+
+
+def _position_of(key: bytes) -> int:
+    """The position in a log record's key.
+
+    Raises:
+        CorruptRecordError: it is no such key.
+    """
+    if len(key) != layout.LOG_KEY_BYTES:
+        raise CorruptRecordError(None, f"a record of the log has a key of {len(key)} bytes")
+    return layout.position_of(key)
 
 
 def _key_or_none(form: bytes | None) -> Key | None:

@@ -216,6 +216,7 @@ CALLS: dict[str, Callable[[AsyncJournal], Coroutine[Any, Any, Any]]] = {
     "step": lambda a: a.step("new", unused()),
     "resolve": lambda a: a.resolve("open", Uncertain(), expected_position=3, reason="r"),
     "clear_effect": lambda a: a.clear_effect("open", reason="r"),
+    "prune_effects": lambda a: a.prune_effects(settled_before=2**63 - 1, keep=unused()),
     "recover": lambda a: a.recover(intents=lambda c: [Intent("new", run=unused())]),
     "save_cursor": lambda a: a.save_cursor("c", 1),
     "wait": lambda a: a.wait(3),

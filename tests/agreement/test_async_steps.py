@@ -274,3 +274,26 @@ def test_recover_that_is_cancelled_says_what_the_recipients_saw(scene: Scene, bo
             assert books.returned.count(c.effect_key("again")) == 1
 
     scene.each_step(lambda a, name: a.recover(intents=intents, stream=name), look, before=append)
+
+
+def test_compaction_and_reset_that_are_cancelled_have_happened_or_not(scene: Scene) -> None:
+    """The floor and the epoch say which, what is read agrees, and the next compaction ends it."""
+
+    async def append(a: AsyncJournal, name: str) -> None:
+        await a.append_all(name, [(str(number), number) for number in range(1, 4)])
+
+    async def shorten(a: AsyncJournal, name: str) -> None:
+        await a.compact(name, await a.head() - 1)
+        await a.reset(name)
+
+    async def look(a: AsyncJournal, name: str) -> None:
+        floor, epoch = await a.floor(name), await a.epoch(name)
+        left = [c.operation async for c in a.read(name, after=floor)]
+        assert left == ([] if epoch == 2 else [3] if floor else [1, 2, 3])
+        assert epoch == 2 or scene.outcome == "cancelled"
+        assert [finding async for finding in a.verify()] == []
+        head = await a.head()
+        assert await a.compact(name, head) == head
+        assert [finding async for finding in a.verify()] == []
+
+    scene.each_step(shorten, look, before=append)

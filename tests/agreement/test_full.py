@@ -129,3 +129,25 @@ def test_full_journal_is_readable_and_opens(open_journal: Callable[..., Journal]
     again = open_journal()
     assert again.append("filler", "more", op_id="more").sequence == count + 1
     assert again.effect("u", run=lambda: 1, reconcile=unused()) == Accepted(1, "run")
+
+
+@pytest.mark.parametrize("size", [3_000, 100])
+def test_full_journal_is_made_room_in_by_compaction(small: Journal, size: int) -> None:
+    """It needs next to nothing, and what it frees takes new work; small operations free no whole page."""
+    count = 0
+    while True:
+        try:
+            small.append_all("s", [(str(count + index), "x" * size) for index in range(20)])
+        except JournalFullError:
+            break
+        count += 20
+    fill(small)
+    head = small.head()
+
+    assert small.compact("s", head) == head
+
+    if size > 100:
+        for index in range(count // 40):
+            small.append("s", "x" * 100, op_id=f"new-{index}")
+        assert accept(small, "k") == Accepted("proof", "run")
+    assert list(small.verify()) == []

@@ -198,6 +198,7 @@ METHODS: dict[str, Callable[[Journal], Any]] = {
     "history": lambda j: j.history("k"),
     "resolve": lambda j: j.resolve("k", journal.Uncertain(), expected_position=1, reason="r"),
     "clear_effect": lambda j: j.clear_effect("k", reason="r"),
+    "prune_effects": lambda j: j.prune_effects(settled_before=1, keep=unused()),
     "recover": lambda j: j.recover(0, intents=unused()),
     "save_cursor": lambda j: j.save_cursor("c", 0),
     "cursor": lambda j: j.cursor("c"),

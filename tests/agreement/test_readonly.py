@@ -48,6 +48,7 @@ WRITES: dict[str, Callable[[Journal, Any], Any]] = {
     "step": lambda j, called: j.step("new", called),
     "resolve": lambda j, called: j.resolve("open", Uncertain(), expected_position=_position(j, "open"), reason="r"),
     "clear_effect": lambda j, called: j.clear_effect("accepted", reason="r"),
+    "prune_effects": lambda j, called: j.prune_effects(settled_before=2**63 - 1, keep=called),
     "save_cursor": lambda j, called: j.save_cursor("c", 2),
 }
 

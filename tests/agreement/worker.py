@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import journal
-from journal import Accepted, JournalError, JournalForkedError, NotPerformed, Uncertain
+from journal import Accepted, EffectPrunedError, JournalError, JournalForkedError, NotPerformed, Uncertain
 
 from .support import FileRecipient, Key, nested, to_key
 
@@ -172,6 +172,15 @@ def append(
         listen()
 
 
+def append_with_state(path: str, *, recipient: str, version: int, snapshot_every: int) -> None:
+    """Appends the numbers that it is told, with a reducer of its own, and says the state after each."""
+    reducer = journal.Reducer(lambda: 0, lambda state, entry: state - entry["n"], int, snapshot_every, version)
+    with journal.open(path, state=reducer) as j:
+        while number := listen():
+            j.append("s", {"n": int(number)}, op_id=number)
+            say("loaded", state=j.load("s").state)
+
+
 def flood(path: str, *, recipient: str) -> None:
     """Appends for ever."""
     with journal.open(path) as j:
@@ -225,9 +234,15 @@ def fork_use(path: str, *, recipient: str) -> None:
         "effects": lambda: list(j.effects()),
         "history": lambda: j.history("k"),
         "clear_effect": lambda: j.clear_effect("k", reason="r"),
+        "prune_effects": lambda: j.prune_effects(settled_before=1),
         "recover": lambda: j.recover(0, intents=lambda _: []),
         "save_cursor": lambda: j.save_cursor("c", 1),
         "cursor": lambda: j.cursor("c"),
+        "backup": lambda: j.backup(f"{path}.copy"),
+        "vacuum": j.vacuum,
+        "rebuild": j.rebuild,
+        "restored": j.restored,
+        "confirm_restored": j.confirm_restored,
     }
     for name, method in calls.items():
         child = os.fork()
@@ -293,6 +308,62 @@ def fork_busy(path: str, *, recipient: str) -> None:
     j.close()
 
 
+def close_before_the_child(path: str, *, recipient: str) -> None:
+    """Forks with an open journal, and closes it while the child lives on."""
+    j = journal.open(path)
+    child = os.fork()
+    if child == 0:
+        while listen():
+            time.sleep(0)
+        os._exit(0)
+    j.close()
+    say("closed")
+    assert _reaped(child) == 0
+
+
+def hold(path: str, *, recipient: str, readonly: bool) -> None:
+    """Opens the journal, and closes it when it is told to."""
+    with journal.open(path, readonly=readonly):
+        say("opened")
+        listen()
+    say("closed")
+    listen()
+
+
+def fork_and_replace(path: str, *, recipient: str) -> None:
+    """Forks at some moment while a thread replaces the data file: each child opens for itself, none may hang."""
+    j = journal.open(path)
+    for index in range(50):
+        j.append("s", index, op_id=str(index))
+    refused: list[JournalError] = []
+
+    def replace(index: int) -> None:
+        try:
+            (j.vacuum if index % 2 else j.rebuild)()
+        except journal.JournalBusyError as error:  # the child has it open
+            refused.append(error)
+
+    statuses = []
+    for index in range(30):
+        thread = threading.Thread(target=replace, args=(index,))
+        thread.start()
+        for _ in range(index * 20):
+            os.sched_yield()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # as in `fork_busy`
+            child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            with journal.open(path) as own:
+                own.append("child", index, op_id=str(index))
+            os._exit(3)
+        statuses.append(_reaped(child))
+        thread.join()
+    operations = [c.operation for c in j.read("child")]
+    say("parent", statuses=statuses, operations=operations, findings=len(list(j.verify())), refused=len(refused))
+    j.close()
+
+
 def grow(path: str, *, recipient: str) -> None:
     """Appends 40 MiB, one at a time."""
     with journal.open(path) as j:
@@ -331,6 +402,28 @@ def begin_anew(path: str, *, recipient: str, key: Any) -> None:
         say("accepted", proof=outcome.proof, via=outcome.via)
 
 
+def prune(path: str, *, recipient: str, name: str, count: int) -> None:
+    """Appends and calls for keys that others call for too, and prunes all the time; says how each call was answered."""
+    with journal.open(path) as j:
+        say("opened")
+        listen()
+        ran: list[int] = []
+        told = pruned = 0
+        for number in range(count):
+            j.append(name, number, op_id=str(number))
+            before = len(ran)
+            try:
+                j.run_effect(("shared", number), lambda: ran.append(number))  # noqa: B023 - called at once
+            except EffectPrunedError:
+                told += 1
+            else:
+                told += len(ran) == before
+            if number % 10 == 0:
+                pruned += j.prune_effects(settled_before=2**63 - 1)
+        say("ended", ran=len(ran), told=told, pruned=pruned)
+        listen()
+
+
 def try_values(path: str, *, recipient: str) -> None:
     """Gives values that nest far too deep to every method, one process for all: none may end it."""
     deep = nested(100_000)
@@ -360,20 +453,32 @@ def wait_for_ever(path: str, *, recipient: str) -> None:
             time.sleep(0)
 
 
+def compact(path: str, *, recipient: str, stream: str, through: int) -> None:
+    """Compacts a stream."""
+    with journal.open(path) as j:
+        say("compacted", floor=j.compact(stream, through))
+
+
 SCENARIOS: dict[str, Callable[..., None]] = {
     "call": call,
     "append": append,
+    "append_with_state": append_with_state,
     "flood": flood,
     "look": look,
     "write": write,
     "fork_use": fork_use,
     "fork_open": fork_open,
     "fork_busy": fork_busy,
+    "fork_and_replace": fork_and_replace,
+    "close_before_the_child": close_before_the_child,
+    "hold": hold,
     "grow": grow,
     "stampede": stampede,
     "begin_anew": begin_anew,
+    "prune": prune,
     "try_values": try_values,
     "wait_for_ever": wait_for_ever,
+    "compact": compact,
 }
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ VALUES = {
     "Cursor",
     "Found",
     "Intent",
+    "Loaded",
     "NotPerformed",
+    "Reducer",
     "Settled",
     "Stop",
     "Uncertain",
@@ -47,14 +49,19 @@ VALUES = {
 METHODS = {
     "append",
     "append_all",
+    "backup",
     "clear_effect",
+    "prune_effects",
     "close",
+    "confirm_restored",
     "cursor",
     "effect",
     "effects",
     "head",
     "history",
+    "load",
     "read",
+    "rebuild",
     "record",
     "recover",
     "resolve",
@@ -64,6 +71,7 @@ METHODS = {
     "step",
     "streams",
     "unfinished",
+    "vacuum",
     "verify",
     "wait",
 }
@@ -76,7 +84,7 @@ PUBLIC = [f"journal.{name}" for name in sorted(journal.__all__)] + [
 
 def test_contract_names_are_there() -> None:
     """Nothing that the contract names has gone or been renamed."""
-    assert ERRORS | VALUES | {"open", "open_async", "Journal", "AsyncJournal"} <= set(journal.__all__)
+    assert ERRORS | VALUES | {"open", "open_async", "restore", "Journal", "AsyncJournal"} <= set(journal.__all__)
     assert {name for name in METHODS if not callable(getattr(journal.Journal, name, None))} == set()
 
 

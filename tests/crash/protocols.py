@@ -7,13 +7,16 @@ a killed one and a recovery left behind, it finishes its work.
 
 import contextlib
 import os
+import shutil
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 import journal
-from journal import Accepted, EffectFailedError, EffectUnresolvedError, NotPerformed
+from journal import Accepted, EffectFailedError, EffectUnresolvedError, NotPerformed, Reducer
+from journal._core import pruning
 from tests.crash.support.deaths import NEVER, Fuse
 from tests.crash.support.processes import die
 from tests.crash.support.recipient import Kind
@@ -102,6 +105,27 @@ def walk(world: World, fuse: Fuse) -> None:
         j.recover(intents=service.intents)
 
 
+class BecomeCopy(msgspec.Struct, frozen=True):
+    """A copy takes the journal's place; before that, the journal may settle the effects that the copy knows nothing of."""
+
+    settles: bool
+
+    def __call__(self, world: World) -> None:
+        backup = world.path.with_name("backup")
+        with world.open() as j:
+            j.backup(backup)
+            for committed in j.read():
+                if self.settles:
+                    Service(world).settle(j, committed)
+        shutil.rmtree(world.path)
+        backup.rename(world.path)
+
+
+def confirm(world: World, fuse: Fuse) -> None:
+    with world.open() as j, fuse.burning():
+        j.confirm_restored()
+
+
 def first_key(j: journal.Journal) -> Key:
     return key_of(next(iter(j.read())))
 
@@ -132,6 +156,30 @@ def clear(world: World, fuse: Fuse) -> None:
         with fuse.burning():
             j.clear_effect(key, reason="to be done anew")
             world.acknowledge("event", text_of(key), ["cleared", None])
+
+
+def prune(world: World, fuse: Fuse) -> None:
+    # One effect a transaction: there are several to be killed in, and between.
+    pruning.PRUNE_EFFECTS_MAX = 1  # type: ignore[attr-defined]  # in a process of its own
+    with world.open() as j, fuse.burning():
+        j.prune_effects(settled_before=time.time_ns(), keep=lambda record: str(record.key[1]).startswith("proving"))
+
+
+def prune_all(world: World) -> None:
+    prune(world, Fuse(NEVER))
+
+
+def note(state: list[str], delivery: Delivery) -> list[str]:
+    return [*state, delivery.content]
+
+
+def append_to_state(world: World, fuse: Fuse) -> None:
+    """Nothing is remembered of the operations that are there, and a snapshot is due with this one."""
+    with world.open(state=Reducer(list, note, list[str], snapshot_every=2)) as j:
+        with fuse.burning():
+            Service(world).append(j, "askable", "last")
+            j.load(STREAM)
+        assert j.load(STREAM).state == [committed.operation.content for committed in j.read(STREAM)]
 
 
 def save_cursor(world: World, fuse: Fuse) -> None:
@@ -293,5 +341,60 @@ PROTOCOLS = [
         create,
         "The next `open` finds a journal or makes one; a half-made one stops nobody.",
         is_stepped=False,
+    ),
+    Protocol(
+        20,
+        "prune",
+        "`prune_effects` of several effects, one a transaction, with a predicate",
+        (
+            Life("deduplicating"),
+            Life("proving"),
+            Life("askable"),
+            # This one ends as uncertain, which is never pruned.
+            Life("askable", BEFORE),
+            recover,
+        ),
+        prune,
+        "Each effect is on record or pruned, nothing between; a pruned one is reused by every walk and never run again.",
+    ),
+    Protocol(
+        21,
+        "clear-pruned",
+        "`clear_effect` of a pruned effect",
+        (Life("deduplicating"), recover, prune_all),
+        clear,
+        "Pruned still, or new work whose attempts start at 1.",
+    ),
+    Protocol(
+        22,
+        "copy-done",
+        "`recover` in a copy, whose recipients have what was done after it was made",
+        (Life("askable"), Life("proving"), BecomeCopy(settles=True)),
+        walk,
+        "Asked before anything is run, and found: delivered once, accepted via reconcile.",
+    ),
+    Protocol(
+        23,
+        "copy-undone",
+        "`recover` in a copy after which nothing was done",
+        (Life("proving"), Life("askable"), BecomeCopy(settles=False)),
+        walk,
+        "Asked first: proved absent and then delivered once, or not delivered and uncertain.",
+    ),
+    Protocol(
+        24,
+        "confirm-restored",
+        "`confirm_restored`",
+        (Life("proving"), BecomeCopy(settles=False)),
+        confirm,
+        "Confirmed or not: delivered once.",
+    ),
+    Protocol(
+        25,
+        "append-to-state",
+        "`append` with a reducer and a snapshot, then `load`",
+        (append_one,),
+        append_to_state,
+        "The operation is there with its snapshot, or neither; the state is that of the operations that are there.",
     ),
 ]

@@ -41,6 +41,7 @@ class Operation:
     actor: str
     at: int
     operation: Any
+    epoch: int = 1
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,12 @@ class Model:
     records: dict[Key, Record] = field(default_factory=dict)
     events: dict[Key, list[Event]] = field(default_factory=dict)
     steps: dict[Key, Any] = field(default_factory=dict)
-    step_positions: list[int] = field(default_factory=list)
+    other_positions: list[int] = field(default_factory=list)
+    """Where steps, compactions and resets stand."""
     cursors: dict[str, int] = field(default_factory=dict)
+    cursor_streams: dict[str, str | None] = field(default_factory=dict)
+    floors: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     """Which scripts were followed, in order; the machine empties it before each rule."""
 
@@ -130,7 +135,7 @@ class Model:
         self, stream: str, drafts: Sequence[tuple[str, Any]], actor: str, expected: int | None
     ) -> list[tuple[Operation, bool]]:
         """Gives each operation and whether it was repeated, or refuses all and changes nothing."""
-        known = {o.op_id: o for o in self.read(stream)}
+        known = {o.op_id: o for o in self.present(stream)}
         answers: list[tuple[Operation, bool]] = []
         sequence, position = len(known), self.head
         for op_id, operation in drafts:
@@ -141,10 +146,11 @@ class Model:
                 answers.append((first, True))
                 continue
             sequence, position = sequence + 1, position + 1
-            known[op_id] = Operation(stream, sequence, position, op_id, actor, self.now, operation)
+            epoch = self.epochs.get(stream, 1)
+            known[op_id] = Operation(stream, sequence, position, op_id, actor, self.now, operation, epoch)
             answers.append((known[op_id], False))
         new = [o for o, repeated in answers if not repeated]
-        at = len(self.read(stream))
+        at = len(self.present(stream))
         if new and expected is not None and expected != at:
             raise Refused("SequenceConflictError", stream=stream, sequence=at, expected=expected)
         self.operations.extend(new)
@@ -154,8 +160,58 @@ class Model:
     def read(self, stream: str | None = None, after: int = 0, limit: int | None = None) -> list[Operation]:
         """Gives the operations after a cursor."""
         self.check_cursor(after)
-        found = [o for o in self.operations if o.position > after and stream in (None, o.stream)]
+        found = [o for o in self.present(stream) if o.position > after]
+        if any(self.is_compacted(o) for o in found):
+            raise Refused("CompactedCursorError", cursor=after, floor=self.floor(stream), stream=stream)
         return found[:limit]
+
+    def present(self, stream: str | None = None) -> list[Operation]:
+        """Gives the operations of each stream's present epoch, compacted ones too."""
+        return [o for o in self.operations if stream in (None, o.stream) and o.epoch == self.epochs.get(o.stream, 1)]
+
+    def is_compacted(self, operation: Operation) -> bool:
+        """Whether the content of an operation of the present epoch is gone."""
+        return operation.position <= self.floors.get(operation.stream, 0)
+
+    def floor(self, stream: str | None = None) -> int:
+        """Gives how far a stream is compacted, or the one that is furthest."""
+        return max(self.floors.values(), default=0) if stream is None else self.floors.get(stream, 0)
+
+    def compact(self, stream: str, through: int, past_cursors: list[str], past_effects: list[Key]) -> int:
+        """Drops what is at or below a position, and gives the floor."""
+        if not self.present(stream) and stream not in self.epochs:
+            raise Refused("InvalidCompactionError", stream=stream)
+        if not 1 <= through <= self.head:
+            raise Refused("InvalidCompactionError", stream=stream)
+        floor = self.floor(stream)
+        if not any(o.stream == stream and floor < o.position <= through for o in self.operations):
+            return floor
+        going = [o for o in self.present(stream) if floor < o.position <= through]
+        for o in going:
+            for name, cursor in self.cursors.items():
+                is_reader = self.cursor_streams[name] in (None, stream)
+                if is_reader and name not in past_cursors and cursor < o.position:
+                    raise Refused("InvalidCompactionError", stream=stream)
+            for record in self.unfinished():
+                is_its_own = isinstance(record.key, tuple) and record.key[:3] == (stream, o.epoch, o.op_id)
+                if is_its_own and record.key not in past_effects:
+                    raise Refused("InvalidCompactionError", stream=stream)
+        self.floors[stream] = through
+        self._note_other()
+        return through
+
+    def reset(self, stream: str) -> int:
+        """Begins a stream anew, and gives the epoch."""
+        if stream not in self.streams():
+            return 1
+        self.epochs[stream] = self.epochs.get(stream, 1) + 1
+        self.floors.pop(stream, None)
+        self._note_other()
+        return self.epochs[stream]
+
+    def _note_other(self) -> None:
+        self.head += 1
+        self.other_positions.append(self.head)
 
     def streams(self) -> list[str]:
         """Gives the streams, sorted."""
@@ -166,10 +222,11 @@ class Model:
         if not 0 <= cursor <= self.head:
             raise Refused("InvalidCursorError", cursor=cursor, head=self.head)
 
-    def save_cursor(self, name: str, cursor: int) -> None:
-        """Remembers a cursor."""
+    def save_cursor(self, name: str, cursor: int, stream: str | None) -> None:
+        """Remembers a cursor, and what it reads."""
         self.check_cursor(cursor)
         self.cursors[name] = cursor
+        self.cursor_streams[name] = stream
 
     # Effects: what is on record
 
@@ -330,8 +387,7 @@ class Model:
         if body[0] != "returns":
             raise Refused({"absent": "NotPerformed", "raises": "Boom", "unkept": "TypeError"}[body[0]])
         self.steps[key] = body[1]
-        self.head += 1
-        self.step_positions.append(self.head)
+        self._note_other()
         return body[1]
 
     def effects(self, phase: str | None = None, prefix: Key | None = None) -> list[Record]:

@@ -19,21 +19,33 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from journal import Accepted, Committed, Journal, JournalError, NotPerformed, Settled
+from journal import Accepted, AlreadyCommitted, Committed, Journal, JournalError, NotPerformed, Settled
 from tests.agreement.loops import AsyncFacade
 
-from .model import Died, Interrupted, Key, Model, PlannedIntent, Refused, Script, Walk, starts_with
+from .model import Died, Interrupted, Key, Model, Operation, PlannedIntent, Refused, Script, Walk, starts_with
 from .scripts import Boom, Dying, Plan, Silence, follow, intent_of, open_quietly, outcome_of, planned
 
 EXAMPLE_COUNT, STEP_COUNT, STEP_COUNT_MIN = {
     "deep": (1_500, 60, 50_000),
     "quick": (20, 30, 0),
-}.get(os.environ.get("HYPOTHESIS_PROFILE", ""), (70, 50, 2_000))
+}.get(os.environ.get("HYPOTHESIS_PROFILE", ""), (75, 50, 2_000))
 """How many examples of how many steps, and how many steps there must have been at the end."""
 
 LONG = "x" * 520
-KEYS: list[Key] = ["a", "ab", "b-1", LONG + "1", LONG + "b-2", ("a",), ("a", 1), ("b-1", 1), ("b-1", "1"), (7, LONG)]
-"""Few, so that calls meet; those with a `b-` are always called with a request at first."""
+KEYS: list[Key] = [
+    "a",
+    "ab",
+    "b-1",
+    LONG + "1",
+    LONG + "b-2",
+    ("a",),
+    ("a", 1),
+    ("b-1", 1),
+    ("b-1", "1"),
+    (7, LONG),
+    ("s", 1, "1"),
+]
+"""Few, so that calls meet; those with a `b-` are always called with a request at first; the last one is of an operation."""
 
 PREFIXES: list[Key] = ["a", LONG, ("a",), ("b-1",), (7,)]
 STREAMS = ["s", "t"]
@@ -102,8 +114,10 @@ def same(model: Callable[[], Any], real: Callable[[], Any]) -> Any:
 
 def plain_operation(c: Any) -> tuple[Any, ...]:
     """Gives an answer of `append` as values."""
+    if isinstance(c, AlreadyCommitted):
+        return (c.stream, c.sequence, c.position, c.op_id, c.actor)
     assert isinstance(c, Committed)
-    return (c.stream, c.sequence, c.position, c.op_id, c.actor, c.at, c.operation, c.repeated)
+    return (c.stream, c.sequence, c.position, c.op_id, c.actor, c.at, c.operation, c.epoch, c.repeated)
 
 
 def plain_outcome(outcome: Any) -> tuple[Any, ...]:
@@ -176,6 +190,15 @@ class Twins(RuleBasedStateMachine):
         """Gives a cursor, for the most part one that is in the log."""
         return {-1: -1, 12: self.model.head + 1}.get(number, number * self.model.head // 11)
 
+    def answers(self, found: list[tuple[Operation, bool]]) -> list[tuple[Any, ...]]:
+        """Gives the twin's answers of `append`: those without content of what was compacted."""
+        return [
+            (o.stream, o.sequence, o.position, o.op_id, o.actor)
+            if self.model.is_compacted(o)
+            else (*vars(o).values(), repeated)
+            for o, repeated in found
+        ]
+
     # Operations
 
     @initialize()
@@ -191,12 +214,9 @@ class Twins(RuleBasedStateMachine):
     )
     def append(self, stream: str, op_id: str, content: Any, actor: str, expected: int | None) -> None:
         if expected == -1:
-            expected = len(self.model.read(stream))
+            expected = len(self.model.present(stream))
         self.same(
-            lambda: [
-                (*vars(o).values(), repeated)
-                for o, repeated in self.model.append_all(stream, [(op_id, content)], actor, expected)
-            ],
+            lambda: self.answers(self.model.append_all(stream, [(op_id, content)], actor, expected)),
             lambda: [plain_operation(self.j.append(stream, content, op_id=op_id, actor=actor, expected=expected))],
         )
 
@@ -209,18 +229,17 @@ class Twins(RuleBasedStateMachine):
         if not drafts:
             expected = None
         self.same(
-            lambda: [
-                (*vars(o).values(), repeated) for o, repeated in self.model.append_all(stream, drafts, "", expected)
-            ],
+            lambda: self.answers(self.model.append_all(stream, drafts, "", expected)),
             lambda: [plain_operation(c) for c in self.j.append_all(stream, drafts, expected=expected)],
         )
 
-    @precondition(lambda self: self.model.operations)
+    @precondition(lambda self: self.model.present())
     @rule(number=seeds)
     def resend(self, number: int) -> None:
-        o = self.model.operations[number % len(self.model.operations)]
+        known = self.model.present()
+        o = known[number % len(known)]
         self.same(
-            lambda: [(*vars(o).values(), True)],
+            lambda: self.answers([(o, True)]),
             lambda: [
                 plain_operation(self.j.append(o.stream, o.operation, op_id=o.op_id, actor=o.actor, expected=o.sequence))
             ],
@@ -237,6 +256,23 @@ class Twins(RuleBasedStateMachine):
             lambda: [(*vars(o).values(), False) for o in self.model.read(stream, after, limit)],
             lambda: [plain_operation(c) for c in self.j.read(stream, after=after, limit=limit)],
         )
+
+    @rule(
+        stream=st.sampled_from([*STREAMS, *STREAMS, "unknown"]),
+        number=places,
+        past_cursors=st.sampled_from([[], ["c"], ["c", "d"], ["c", "d"]]),
+        past_effects=st.sampled_from([[], KEYS[-1:]]),
+    )
+    def compact(self, stream: str, number: int, past_cursors: list[str], past_effects: list[Key]) -> None:
+        through = self.place(number)
+        self.same(
+            lambda: self.model.compact(stream, through, past_cursors, past_effects),
+            lambda: self.j.compact(stream, through, past_cursors=past_cursors, past_effects=past_effects),
+        )
+
+    @rule(stream=st.sampled_from([*STREAMS, "unknown"]))
+    def reset(self, stream: str) -> None:
+        self.same(lambda: self.model.reset(stream), lambda: self.j.reset(stream))
 
     # Effects
 
@@ -345,7 +381,7 @@ class Twins(RuleBasedStateMachine):
         on_uncertain: str,
     ) -> None:
         chance = random.Random(seed)
-        cursor = 0 if number % 2 else self.place(number)
+        cursor = self.model.floor() if number % 2 else self.place(number)
         plan = self.plan(chance, dies=False)
         answers = chance.choices(["retry", "retry", "retry", "pass", "skip"], k=len(KEYS))
 
@@ -404,7 +440,7 @@ class Twins(RuleBasedStateMachine):
     def save_cursor(self, name: str, number: int, stream: str | None) -> None:
         cursor = self.place(number)
         self.same(
-            lambda: self.model.save_cursor(name, cursor),
+            lambda: self.model.save_cursor(name, cursor, stream),
             lambda: self.j.save_cursor(name, cursor, stream=stream),
         )
 
@@ -414,6 +450,7 @@ class Twins(RuleBasedStateMachine):
     def restart(self) -> None:
         self.j.close()
         self.j = self.open()
+        assert list(self.j.verify()) == []
 
     @rule()
     def restart_as_a_reader(self) -> None:
@@ -450,7 +487,7 @@ class Twins(RuleBasedStateMachine):
         ]
         self.let_die(
             lambda model: model.recover(
-                0,
+                model.floor(),
                 lambda o: planned(plan, o),
                 stream=None,
                 on_unresolved=lambda _: "retry",
@@ -458,7 +495,7 @@ class Twins(RuleBasedStateMachine):
                 limit=None,
             ),
             "recover",
-            0,
+            self.model.floor(),
             None,
             plain,
         )
@@ -483,9 +520,14 @@ class Twins(RuleBasedStateMachine):
     def log_is_the_same(self) -> None:
         assert self.j.head() == self.model.head
         assert self.j.streams() == self.model.streams()
-        assert [plain_operation(c) for c in self.j.read()] == [
-            (*vars(o).values(), False) for o in self.model.operations
+        floor = self.model.floor()
+        assert self.j.floor() == floor
+        assert [plain_operation(c) for c in self.j.read(after=floor)] == [
+            (*vars(o).values(), False) for o in self.model.read(None, floor)
         ]
+        for stream in STREAMS:
+            assert self.j.epoch(stream) == self.model.epochs.get(stream, 1)
+            assert self.j.floor(stream) == self.model.floor(stream)
         for name in ("c", "d"):
             assert self.j.cursor(name) == self.model.cursors.get(name, 0)
 
@@ -520,13 +562,14 @@ class Twins(RuleBasedStateMachine):
 
     @invariant()
     def numbering_has_no_gap(self) -> None:
-        taken = [c.position for c in self.j.read()] + self.model.step_positions
+        taken = [o.position for o in self.model.operations] + self.model.other_positions
         for key in KEYS:
             taken.extend(e.position for e in self.j.history(key))
         assert sorted(taken) == list(range(1, self.j.head() + 1))
         for stream in self.j.streams():
-            sequences = [c.sequence for c in self.j.read(stream)]
-            assert sequences == list(range(1, len(sequences) + 1))
+            sequences = [c.sequence for c in self.j.read(stream, after=self.j.floor(stream))]
+            last = len(self.model.present(stream))
+            assert sequences == list(range(last - len(sequences) + 1, last + 1))
 
 
 def _copy(model: Model) -> Model:
@@ -537,8 +580,11 @@ def _copy(model: Model) -> Model:
         dict(model.records),
         {key: list(events) for key, events in model.events.items()},
         dict(model.steps),
-        list(model.step_positions),
+        list(model.other_positions),
         dict(model.cursors),
+        dict(model.cursor_streams),
+        dict(model.floors),
+        dict(model.epochs),
     )
 
 

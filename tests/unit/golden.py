@@ -1,4 +1,4 @@
-"""What the golden bytes in `tests/data/` stand for: every struct, key and frame of the format, and one whole journal.
+"""What the golden bytes in `tests/data/` stand for: every struct, key and frame of each format, and a whole journal.
 
 `python -m tests.unit.golden` writes what is missing there. What is there is never written anew: journals in the field
 hold these bytes. A new format gets files of its own beside them.
@@ -28,13 +28,22 @@ from journal._storage import layout
 from journal._storage.views import encode
 from journal.errors import Key
 from journal.records import (
+    FORMAT_VERSION,
+    FORMAT_VERSION_OLDEST,
+    CompactionRecord,
     CursorRow,
+    DroppingRow,
     EffectEntry,
+    FloorRow,
     Guarantee,
     Header,
     OperationRecord,
     OwnerRow,
     Phase,
+    PrunedRecord,
+    ResetRecord,
+    RestoredRow,
+    SnapshotRow,
     StepRecord,
     StreamRow,
     Via,
@@ -42,9 +51,13 @@ from journal.records import (
 from tests.unit.support import START, raising, unused
 
 DATA: Final = Path(__file__).parent.parent / "data"
-BYTES: Final = DATA / "format-1.json"
-JOURNAL: Final = DATA / "format-1" / "data.mdb"
-ROWS: Final = DATA / "format-1" / "rows.json"
+FORMATS: Final = range(FORMAT_VERSION_OLDEST, FORMAT_VERSION + 1)
+BYTES: Final = {version: DATA / f"format-{version}.json" for version in FORMATS}
+JOURNALS: Final = {version: DATA / f"format-{version}" / "data.mdb" for version in FORMATS}
+ROWS_OF: Final = {version: DATA / f"format-{version}" / "rows.json" for version in FORMATS}
+JOURNAL: Final = JOURNALS[1]
+"""What both formats hold alike: the first one's journal, and below its rows."""
+ROWS: Final = ROWS_OF[1]
 
 JOURNAL_ID: Final = "0123456789abcdef0123456789abcdef"
 OWNER: Final = 0x1122334455667788
@@ -101,6 +114,16 @@ STRUCTS: Final[dict[str, msgspec.Struct]] = {
     "cursor": CursorRow(9, None, START),
     "cursor of a stream": CursorRow(2**40, "orders", START),
     "owner": OWNER_ROW,
+    "header of format 2": Header(2, JOURNAL_ID, START),
+    "compaction": CompactionRecord("orders", 1, 2**40, START, 2**40 + 5),
+    "reset": ResetRecord("orders", 2, START),
+    "pruned": PrunedRecord(5, START, bytes(range(16)), Guarantee.IDEMPOTENT),
+    "pruned without a key": PrunedRecord(2**40, START),
+    "floor": FloorRow(2**40, 2**40 + 7, 2**40 + 5),
+    "snapshot": SnapshotRow(1, 7, 12, 3, b'{"sum":28}', START),
+    "dropping": DroppingRow(3, 2**40),
+    "restored": RestoredRow("f" * 32, 2**40, START),
+    "restored and confirmed": RestoredRow("f" * 32, 33, START, START + 1),
 }
 """Every struct that reaches the disk, with its fields short, long and missing."""
 
@@ -134,6 +157,11 @@ def golden_bytes() -> dict[str, dict[str, str]]:
             "stream's rows": layout.stream_prefix("é"),
             "identity": layout.identity_key("orders", 1, "order-7"),
             "identity after a reset": layout.identity_key("orders", 2, "order-7"),
+            "floor": layout.FLOOR + b"orders",
+            "snapshot": layout.SNAPSHOT + b"orders",
+            "pruned": layout.PRUNED + digest(key_form("mail-7")),
+            "dropping": layout.DROPPING + b"orders",
+            "restored": layout.RESTORED_KEY,
         },
         "chain": {"genesis": genesis, "position 1": chained, "position 2": layout.chain(chained, 2, head)},
         "frames": {
@@ -163,8 +191,8 @@ def fixed_identities() -> Iterator[None]:
         yield
 
 
-def build(directory: Path) -> None:
-    """Make the golden journal: each kind of record, and effects in each phase."""
+def build(directory: Path, version: int) -> None:
+    """Make the golden journal of a format: each kind of its records and rows, and effects in each phase."""
     times = itertools.count(START)
     with fixed_identities(), journal.open(directory, clock=lambda: next(times), map_size=2**20, logger=Silent()) as j:
         owner = j._store._owner
@@ -196,6 +224,26 @@ def build(directory: Path) -> None:
         # As a crash leaves it: nobody gave it up.
         change = EffectChange(phase=Phase.INTENT, guarantee=Guarantee.AT_MOST_ONCE, owner=OWNER)
         j._store.commit(advance(key_form("open"), 0, change))
+        if version >= 2:
+            j._store.commit(lambda txn: add_format_2(txn, next(times)))
+            j.append("drafts", "anew", op_id="1")
+
+
+def add_format_2(txn: Any, at: int) -> None:
+    """Add each kind of record and row that format 2 brought: as a compaction leaves it that has yet to drop payloads."""
+    for stream, epoch in (("counters", 1), ("drafts", 1)):
+        for sequence in (1, 2, 3):
+            payload = str(sequence).encode()
+            record = OperationRecord(stream, epoch, sequence, str(sequence), "", at, digest(payload), len(payload))
+            txn.append(record, payload)
+    floor = txn.last[0] - 4
+    txn.save_snapshot("counters", SnapshotRow(1, 2, floor, 1, b"3", at))
+    txn.append(CompactionRecord("counters", 1, floor, at, floor))
+    txn._put_row(layout.DROPPING + b"counters", encode(DroppingRow(0, floor)))
+    txn.append(ResetRecord("drafts", 2, at))
+    pruned = digest(key_form(("pruned", 1)))
+    txn.append(PrunedRecord(txn.last[0] + 1, at, pruned, Guarantee.AT_MOST_ONCE))
+    txn._put_row(layout.RESTORED_KEY, encode(RestoredRow("f" * 32, 33, at, at)))
 
 
 def left_open(j: journal.Journal, key: Key) -> None:
@@ -218,15 +266,16 @@ def rows_of(directory: Path) -> dict[str, str]:
 
 
 def write_missing() -> None:
-    """Write the golden files that are not there."""
-    if not BYTES.exists():
-        write_json(BYTES, golden_bytes())
-    if not JOURNAL.exists():
-        JOURNAL.parent.mkdir(parents=True, exist_ok=True)
+    """Write the golden files that are not there; of an older format, nobody can any more."""
+    if not BYTES[FORMAT_VERSION].exists():
+        write_json(BYTES[FORMAT_VERSION], golden_bytes())
+    file = JOURNALS[FORMAT_VERSION]
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
-            build(Path(folder))
-            shutil.copy(Path(folder) / "data.mdb", JOURNAL)
-            write_json(ROWS, rows_of(Path(folder)))
+            build(Path(folder), FORMAT_VERSION)
+            shutil.copy(Path(folder) / "data.mdb", file)
+            write_json(ROWS_OF[FORMAT_VERSION], rows_of(Path(folder)))
 
 
 def write_json(path: Path, value: Any) -> None:

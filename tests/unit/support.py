@@ -21,19 +21,25 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final, Generic, Self, TypeVar
 
+import lmdb
 import msgspec
 
 from journal._core import requests
 from journal._core.effects import EffectCall, effect_call
 from journal._core.keys import has_prefix, key_form
-from journal._core.ledger import EffectChange, EffectState, event_of, next_entry
+from journal._core.ledger import CLEARED, EffectChange, EffectState, Tombstone, event_of, next_entry
 from journal._core.operations import draft
+from journal._core.payloads import digest
 from journal._core.requests import EffectPage, OperationPage, Steps, StoredOperation
+from journal._core.schemas import Schema
+from journal._core.states import StateAt
 from journal._storage.store import Store
-from journal.errors import CorruptRecordError, Key
+from journal.errors import CompactedCursorError, CorruptRecordError, Key
 from journal.options import MAP_BYTES_MIN, WAIT_TIMEOUT_SECONDS
 from journal.records import (
+    CompactionRecord,
     CursorRow,
+    DroppingRow,
     EffectEntry,
     FloorRow,
     Guarantee,
@@ -41,6 +47,7 @@ from journal.records import (
     OperationRecord,
     Phase,
     PrunedRecord,
+    ResetRecord,
     RestoredRow,
     SnapshotRow,
     StepRecord,
@@ -88,16 +95,18 @@ class Memory:
     def __init__(self) -> None:
         self.log: list[tuple[LogRecord, bytes]] = []
         self.cursors: dict[str, CursorRow] = {}
-        self.floors: dict[str, FloorRow] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
-        self.pruned_forms: dict[bytes, PrunedRecord] = {}
+        self.left_to_drop: dict[str, DroppingRow] = {}
+        self.tombstones: dict[bytes, Tombstone] = {}
         self.restored_row: RestoredRow | None = None
         self.at = START
+        self.states: dict[str, StateAt] = {}
         self.damaged: set[int] = set()
         """Positions of records that cannot be read."""
         self.alive: dict[int, int] = {}
         """The pids of living owners."""
         self.page_records = 1_000
+        self.drop_records = 1_000
         self.in_flight: dict[tuple[str, bytes], Hold] = {}
         self.holds: list[Hold] = []
         self.notes: list[requests.Note] = []
@@ -149,25 +158,48 @@ class Memory:
         return None
 
     def stream(self, name: str) -> StreamRow | None:
+        for position, (record, _) in reversed(list(enumerate(self.log, 1))):
+            if isinstance(record, ResetRecord) and record.stream == name:
+                return StreamRow(record.epoch, position)
         return StreamRow(1, 0) if name in self.streams() else None
 
     def streams(self) -> list[str]:
         return sorted({stored.head.stream for stored in self._operations()})
 
     def floor(self, name: str) -> FloorRow | None:
-        return self.floors.get(name)
+        for position, (record, _) in reversed(list(enumerate(self.log, 1))):
+            if isinstance(record, ResetRecord) and record.stream == name:
+                return None
+            if isinstance(record, CompactionRecord) and record.stream == name:
+                return FloorRow(record.floor, position, record.through)
+        return None
+
+    def floors(self) -> list[tuple[str, FloorRow]]:
+        return [(name, row) for name in self.streams() if (row := self.floor(name)) is not None]
+
+    def dropping(self, name: str) -> DroppingRow | None:
+        return self.left_to_drop.get(name)
+
+    def droppings(self) -> list[str]:
+        return sorted(self.left_to_drop)
 
     def snapshot(self, name: str) -> SnapshotRow | None:
         return self.snapshots.get(name)
 
-    def pruned(self, form: bytes) -> PrunedRecord | None:
-        return self.pruned_forms.get(form)
+    def pruned(self, form: bytes) -> Tombstone | None:
+        return self.tombstones.get(form)
 
     def restored(self) -> RestoredRow | None:
         return self.restored_row
 
+    def last_operation(self, name: str, through: int) -> int:
+        return max((position for position in self._positions(name) if position <= through), default=0)
+
+    def _positions(self, name: str) -> list[int]:
+        return [stored.position for stored in self._operations() if stored.head.stream == name]
+
     def sequence(self, name: str) -> int:
-        return sum(stored.head.stream == name for stored in self._operations())
+        return sum(stored.head.stream == name and self._is_present(stored) for stored in self._operations())
 
     def identity(self, name: str, epoch: int, op_id: str) -> StoredOperation | None:
         for stored in self._operations():
@@ -178,14 +210,27 @@ class Memory:
     def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
         count = min(limit, self.page_records)
         found = [
-            stored for stored in self._operations() if stored.position > after and stream in (None, stored.head.stream)
+            stored
+            for stored in self._operations()
+            if stored.position > after and stream in (None, stored.head.stream) and self._is_present(stored)
         ]
-        if len(found) > count:
-            return OperationPage(found[:count], found[count - 1].position, False)
-        return OperationPage(found, max(after, self.head()), True)
+        ended = len(found) <= count
+        for stored in found[:count]:
+            lowest = self.floor(stored.head.stream)
+            if lowest is not None and stored.position <= lowest.floor:
+                top = max(row.through for name, row in self.floors() if stream in (None, name))
+                raise CompactedCursorError(after, top, stream)
+        return OperationPage(found[:count], max(after, self.head()) if ended else found[count - 1].position, ended)
+
+    def saved_cursors(self) -> list[tuple[str, CursorRow]]:
+        return sorted(self.cursors.items())
 
     def cursor(self, name: str) -> CursorRow | None:
         return self.cursors.get(name)
+
+    def _is_present(self, stored: StoredOperation) -> bool:
+        row = self.stream(stored.head.stream)
+        return row is not None and row.epoch == stored.head.epoch
 
     def _entries(self) -> list[tuple[int, EffectEntry]]:
         return [
@@ -203,6 +248,8 @@ class Memory:
 
     def append(self, record: LogRecord, payload: bytes = b"") -> int:
         self.log.append((record, payload))
+        if isinstance(record, ResetRecord):
+            self.snapshots.pop(record.stream, None)
         return len(self.log)
 
     def save_cursor(self, name: str, row: CursorRow) -> None:
@@ -211,14 +258,53 @@ class Memory:
     def save_snapshot(self, name: str, row: SnapshotRow) -> None:
         self.snapshots[name] = row
 
+    def prune(self, state: EffectState) -> int:
+        form = state.entry.key
+        positions = [position for position, entry in self._entries() if entry.key == form]
+        for position in positions:
+            self.record(position)
+            self.log[position - 1] = PrunedRecord(position, self.at), b""
+        if state.entry.phase is not CLEARED:
+            record = PrunedRecord(state.position, self.at, digest(form), state.entry.guarantee)
+            self.log[state.position - 1] = record, b""
+            self.tombstones[form] = Tombstone(state.position, record)
+        return len(positions)
+
+    def forget(self, tombstone: Tombstone) -> None:
+        self.tombstones = {form: other for form, other in self.tombstones.items() if other != tombstone}
+        self.log[tombstone.position - 1] = PrunedRecord(tombstone.position, tombstone.record.at), b""
+
+    def save_dropping(self, name: str, row: DroppingRow | None) -> None:
+        if row is None:
+            self.left_to_drop.pop(name, None)
+        else:
+            self.left_to_drop[name] = row
+
+    def drop_payloads(self, name: str, after: int, through: int, count: int) -> int:
+        count = min(count, self.drop_records)
+        positions = [position for position in self._positions(name) if after < position <= through]
+        for position in positions[:count]:
+            self.log[position - 1] = self.log[position - 1][0], b""
+        return through if len(positions) <= count else positions[count] - 1
+
+    def save_restored(self, row: RestoredRow) -> None:
+        self.restored_row = row
+
     def commit(self, decide: Callable[[Any], T]) -> T:
         """What a decision answers; nothing of it is kept when it raises."""
-        log, cursors = list(self.log), dict(self.cursors)
+        before = (
+            list(self.log),
+            dict(self.cursors),
+            dict(self.snapshots),
+            dict(self.left_to_drop),
+            dict(self.tombstones),
+        )
         self.at += 1
+        self.states = {}
         try:
             answer = decide(self)
         except BaseException:
-            self.log, self.cursors = log, cursors
+            self.log, self.cursors, self.snapshots, self.left_to_drop, self.tombstones = before
             raise
         self.commits += 1
         return answer
@@ -263,6 +349,13 @@ class Memory:
 
     # --- what tests put in, and look at -------------------------------------------------------------------------
 
+    def prune_key(self, key: Key) -> int:
+        """Prune an effect that is on record; where its last event stood."""
+        state = self.effect(key_form(key))
+        assert state is not None
+        self.prune(state)
+        return state.position
+
     def put_effect(self, key: Key, phase: Phase, *, guarantee: Guarantee = Guarantee.AT_MOST_ONCE, **facts: Any) -> int:
         """Add an event of an effect, as a person might where the law wants one; its position."""
         form = key_form(key)
@@ -281,9 +374,11 @@ class Memory:
 
     def put_operation(self, op_id: str, operation: Any = None, *, stream: str = "s") -> int:
         """Add an operation; its position."""
-        new = draft(stream, op_id, operation, None)
+        new = draft(stream, op_id, operation, Schema())
+        row = self.stream(stream)
+        epoch = 1 if row is None else row.epoch
         record = OperationRecord(
-            stream, 1, self.sequence(stream) + 1, op_id, "", self.at, new.payload_hash, len(new.payload)
+            stream, epoch, self.sequence(stream) + 1, op_id, "", self.at, new.payload_hash, len(new.payload)
         )
         return self.append(record, new.payload)
 
@@ -434,6 +529,14 @@ def open_store(directory: Path, *, clock: Callable[[], int] = lambda: START, **o
         "wait_timeout": WAIT_TIMEOUT_SECONDS,
     }
     return Store(str(directory), clock=clock, **(given | options))
+
+
+def lmdb_error(code: int, kind: type[lmdb.Error] = lmdb.Error) -> lmdb.Error:
+    """An error of LMDB's, as py-lmdb raises it."""
+    error: Any = kind(f"mdb_txn_commit: {os.strerror(code)}")
+    error.code = code
+    made: lmdb.Error = error
+    return made
 
 
 PATIENCE: Final = 30.0

@@ -13,6 +13,7 @@ import pytest
 
 from journal._core import recovery
 from journal._core.requests import Ended, Spawn
+from journal._core.schemas import Schema
 from journal._drive import branches as branches_module, threads as threads_module
 from journal._drive.branches import Branches
 from journal._drive.threads import ThreadDriver
@@ -240,7 +241,7 @@ def test_walk_may_be_interrupted_before_any_line(module: ModuleType) -> None:
                 concurrency=2,
                 limit=None,
                 progress=None,
-                kind=None,
+                schema=Schema(),
                 owner=OWN,
                 check=lambda intent: None,
             )

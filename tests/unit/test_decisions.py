@@ -16,7 +16,7 @@ from recovery.decisions import (
     asked_policy,
 )
 
-COMBINATIONS = list(itertools.product(GUARANTEES, PHASES, Holder))
+COMBINATIONS = list(itertools.product(GUARANTEES, PHASES, Holder, (False, True)))
 
 # Written from the contract, not from the table: what `effect` and `run_effect` do, phase by phase.
 # The holder of anything but an intent does not matter.
@@ -39,6 +39,13 @@ OF_THE_REST = {
     (IDEMPOTENT, "uncertain"): Verdict.REFUSE,
 }
 
+# What a copy that nobody has confirmed says of an effect from before it was made; of all else it says what it knows.
+DOUBTFUL = {
+    (AT_MOST_ONCE, "none"): Verdict.PROBE,
+    (AT_MOST_ONCE, "failed"): Verdict.PROBE,
+    (IDEMPOTENT, "none"): Verdict.FORBID,
+}
+
 WALK_PHASES = ("none", "intent", "failed", "accepted", "uncertain", "broken")
 OF_A_WALK = {
     ("accepted", None): WalkVerdict.REUSE,
@@ -59,12 +66,15 @@ OF_A_WALK = {
 }
 
 
-def matching(guarantee: str, phase: str, holder: Holder) -> list[Case]:
+def matching(guarantee: str, phase: str, holder: Holder, is_doubtful: bool) -> list[Case]:
     """The rows of the first table that fit."""
     return [
         case
         for case in CASES
-        if case.phase in (None, phase) and case.guarantee in (None, guarantee) and case.holder in (None, holder)
+        if case.phase in (None, phase)
+        and case.guarantee in (None, guarantee)
+        and case.holder in (None, holder)
+        and case.is_doubtful in (None, is_doubtful)
     ]
 
 
@@ -73,21 +83,23 @@ def matching_walk(phase: str, answer: Answer | None) -> list[WalkCase]:
     return [case for case in WALK_CASES if (case.phase, case.answer) == (phase, answer)]
 
 
-@pytest.mark.parametrize("guarantee, phase, holder", COMBINATIONS)
-def test_every_combination_matches_one_row(guarantee: str, phase: str, holder: Holder) -> None:
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_every_combination_matches_one_row(combination: tuple[str, str, Holder, bool]) -> None:
     """Nothing that may be on record falls through the table, and no two rows dispute about it."""
-    rows = matching(guarantee, phase, holder)
+    rows = matching(*combination)
 
     assert len(rows) == 1
-    assert decide(guarantee, phase, holder) is rows[0].verdict
+    assert decide(*combination) is rows[0].verdict
 
 
-@pytest.mark.parametrize("guarantee, phase, holder", COMBINATIONS)
-def test_a_call_does_what_the_contract_says(guarantee: str, phase: str, holder: Holder) -> None:
+@pytest.mark.parametrize("guarantee, phase, holder, is_doubtful", COMBINATIONS)
+def test_a_call_does_what_the_contract_says(guarantee: str, phase: str, holder: Holder, *, is_doubtful: bool) -> None:
     """The verdict is that of the contract's own table of what a call does with what is on record."""
     expected = OF_AN_INTENT[guarantee, holder] if phase == "intent" else OF_THE_REST[guarantee, phase]
+    if is_doubtful:
+        expected = DOUBTFUL.get((guarantee, phase), expected)
 
-    assert decide(guarantee, phase, holder) is expected
+    assert decide(guarantee, phase, holder, is_doubtful) is expected
 
 
 def test_every_row_is_reached() -> None:
@@ -104,18 +116,23 @@ def test_every_verdict_is_given() -> None:
 
 def test_no_at_most_once_intent_is_started() -> None:
     """Whoever holds an open intent of an effect that runs at most once, it is never run on a guess."""
-    verdicts = {decide(AT_MOST_ONCE, "intent", holder) for holder in Holder}
+    verdicts = {
+        decide(AT_MOST_ONCE, "intent", holder, is_doubtful) for holder in Holder for is_doubtful in (False, True)
+    }
+
+    assert Verdict.START not in verdicts
+
+
+def test_nothing_doubtful_is_started_where_a_second_time_would_be_one_too_many() -> None:
+    """What may have been done after the copy was made is asked about, or refused."""
+    verdicts = {decide(AT_MOST_ONCE, phase, holder, True) for phase in PHASES for holder in Holder}
 
     assert Verdict.START not in verdicts
 
 
 def test_what_is_settled_is_never_run_or_asked_about() -> None:
     """Accepted and uncertain are final for every call."""
-    verdicts = {
-        decide(guarantee, phase, holder)
-        for guarantee, phase, holder in COMBINATIONS
-        if phase in ("accepted", "uncertain")
-    }
+    verdicts = {decide(*combination) for combination in COMBINATIONS if combination[1] in ("accepted", "uncertain")}
 
     assert verdicts == {Verdict.ANSWER, Verdict.REFUSE}
 

@@ -211,6 +211,52 @@ def test_entry_carries_its_decision_and_its_records(writer: Writer) -> None:
     assert (entry.decide, entry.at, entry.settles, entry.records) == (decide, 5, True, [(7, record)])
 
 
+def test_chore_is_done_alone_in_its_place(writer: Writer) -> None:
+    """Who came before has committed, who comes after commits afterwards, and it is no commit."""
+    go_on = writer.hold(0)
+    order: list[Any] = []
+    first = writer.start(1)
+    before = writer.start(2)
+    chore = InThread(lambda: writer.group.run_alone(lambda: order.append(list(writer.batches))))
+    until(lambda: 0 in writer.waiting())
+    after = writer.start(3)
+
+    go_on.set()
+
+    for call in (first, before, after):
+        call.result()
+    chore.result()
+    assert order == [[[1], [2]]]
+    assert writer.batches == [[1], [2], [3]]
+    assert (writer.group.batch_count, writer.group.entry_count) == (3, 3)
+
+
+def test_chore_that_raises_is_its_callers_own(writer: Writer) -> None:
+    """Those behind it go on."""
+    go_on = writer.hold(0)
+    first = writer.start(1)
+
+    def raise_it() -> None:
+        raise Boom
+
+    chore = InThread(lambda: writer.group.run_alone(raise_it))
+    until(lambda: 0 in writer.waiting())
+    after = writer.start(2)
+    go_on.set()
+
+    with pytest.raises(Boom):
+        chore.result()
+    assert (first.result(), after.result()) == (1, 2)
+
+
+def test_closed_queue_takes_no_chore(writer: Writer) -> None:
+    """As it takes no commit."""
+    writer.group.close()
+
+    with pytest.raises(Boom):
+        writer.group.run_alone(lambda: None)
+
+
 def test_what_a_leaders_deadline_left_is_for_the_next_leader(writer: Writer) -> None:
     """In its order, before those that came later."""
     writer.instead(1, busy_leader)

@@ -10,6 +10,7 @@ from journal._core.keys import key_form
 from journal._core.ledger import (
     AT_MOST_ONCE_NEVER,
     OPEN,
+    PASSED,
     PERSON_ONLY,
     SETTLED,
     TRANSITIONS,
@@ -24,9 +25,10 @@ from journal._core.ledger import (
     owner_text,
     record_of,
     release,
+    standing,
     withdraw,
 )
-from journal.records import EffectEntry, Guarantee, Phase, Via
+from journal.records import EffectEntry, Guarantee, Phase, RestoredRow, Via
 from journal.values import EffectEvent, EffectRecord
 from tests.unit.support import OTHER, OWN, START, Memory
 
@@ -387,3 +389,47 @@ def test_states_and_changes_are_frozen(value: msgspec.Struct) -> None:
     """A decision cannot be altered between the transaction and its caller."""
     with pytest.raises(AttributeError):
         value.position = 2  # type: ignore[attr-defined]  # that it is refused is the property
+
+
+# What a copy knows
+
+
+HEAD: Final = 10
+COPY: Final = RestoredRow("c" * 32, HEAD, START)
+CONFIRMED: Final = RestoredRow("c" * 32, HEAD, START, START + 1)
+WORDS: Final = {INTENT: "intent", RELEASED: "intent", FAILED: "failed", ACCEPTED: "accepted", UNCERTAIN: "uncertain"}
+
+
+def state_in(phase: Phase, position: int, **facts: Any) -> EffectState:
+    """A key whose last event is this one."""
+    entry = EffectEntry(phase, FORM, START, 0, START, 1, ONCE, OWN, **facts)
+    return EffectState(position, entry)
+
+
+@pytest.mark.parametrize("restored", [None, CONFIRMED], ids=["no copy", "confirmed"])
+@pytest.mark.parametrize("phase", Phase)
+def test_nothing_is_doubtful_in_what_is_no_copy_or_was_confirmed(phase: Phase, restored: RestoredRow | None) -> None:
+    """The record is what is known."""
+    assert standing(None, restored) == ("none", False)
+    assert standing(state_in(phase, 1, reason=PASSED), restored) == (WORDS.get(phase, "none"), False)
+
+
+@pytest.mark.parametrize("position", [HEAD - 1, HEAD, HEAD + 1])
+@pytest.mark.parametrize("phase", sorted(WORDS))
+def test_record_from_before_the_copy_is_doubtful(phase: Phase, position: int) -> None:
+    """What this copy has recorded itself is known."""
+    state = state_in(phase, position, via=Via.RUN, reason="passed")
+
+    assert standing(state, COPY) == (WORDS[phase], position <= HEAD)
+
+
+@pytest.mark.parametrize("state", [None, state_in(CLEARED, 1), state_in(CLEARED, HEAD + 1)])
+def test_no_record_in_a_copy_is_doubtful(state: EffectState | None) -> None:
+    """Wherever it was cleared: what the other journal did with the key since is unknown."""
+    assert standing(state, COPY) == ("none", True)
+
+
+@pytest.mark.parametrize("position", [HEAD, HEAD + 1])
+def test_effect_that_a_walk_passed_in_a_copy_stands_as_if_there_were_no_record(position: int) -> None:
+    """A walk over the copy that passes it has asked nobody."""
+    assert standing(state_in(FAILED, position, reason=PASSED), COPY) == ("none", True)

@@ -9,7 +9,17 @@ import pytest
 
 from journal._core.keys import key_form
 from journal._logs import Log
-from journal.records import EffectEntry, Guarantee, LogRecord, OperationRecord, Phase, StepRecord, Via
+from journal.records import (
+    CompactionRecord,
+    EffectEntry,
+    Guarantee,
+    LogRecord,
+    OperationRecord,
+    Phase,
+    ResetRecord,
+    StepRecord,
+    Via,
+)
 from tests.unit.support import OWN, START, Boom
 
 OPERATION: Final = OperationRecord("orders", 1, 7, "order-7", "ann", START, b"h" * 16, 9)
@@ -105,6 +115,14 @@ def test_operation_has_its_line() -> None:
             "actor": "ann",
         },
     )
+
+
+def test_compaction_and_reset_have_their_lines() -> None:
+    """With the floor that `floor` answers, and the new epoch."""
+    facts = {"journal_id": "an id", "position": 9, "stream": "orders"}
+
+    assert told(CompactionRecord("orders", 1, 5, START, 7)) == ("info", "stream_compacted", {**facts, "floor": 7})
+    assert told(ResetRecord("orders", 2, START)) == ("info", "stream_reset", {**facts, "epoch": 2})
 
 
 def test_step_has_its_line() -> None:

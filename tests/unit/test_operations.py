@@ -12,6 +12,8 @@ import pytest
 from journal._core import operations
 from journal._core.payloads import digest
 from journal._core.requests import Commit, OperationPage, Read, StoredOperation
+from journal._core.rules import Rules
+from journal._core.schemas import Schema
 from journal.errors import (
     CorruptRecordError,
     IdentityConflictError,
@@ -21,8 +23,8 @@ from journal.errors import (
     SequenceConflictError,
 )
 from journal.options import ACTOR_BYTES_MAX, OP_ID_BYTES_MAX, PAGE_RECORDS, STREAM_BYTES_MAX, VALUE_BYTES_MAX
-from journal.records import CursorRow, OperationRecord
-from journal.values import Committed, Cursor
+from journal.records import CompactionRecord, CursorRow, OperationRecord
+from journal.values import AlreadyCommitted, Committed, Cursor
 from tests.unit.support import START, Memory, Play
 
 
@@ -48,7 +50,7 @@ def append(
     memory: Memory, *pairs: Any, stream: Any = "s", actor: Any = "", expected: Any = None, kind: Any = None
 ) -> Any:
     """What an append answers, all its requests answered."""
-    return Play(operations.append(stream, list(pairs), actor, expected, kind), memory).finish()
+    return Play(operations.append(stream, list(pairs), actor, expected, Rules(Schema(kind))), memory).finish()
 
 
 NOW: Final = START + 1
@@ -62,7 +64,7 @@ def test_append_is_one_commit() -> None:
     """It asks for nothing but one commit, which is no settlement of an effect."""
     memory = Memory()
 
-    play = Play(operations.append("s", [("1", "a"), ("2", "b")], "me", None, None), memory)
+    play = Play(operations.append("s", [("1", "a"), ("2", "b")], "me", None, Rules()), memory)
     request = play.expect(Commit)
     play.does(Commit)
 
@@ -96,7 +98,7 @@ def test_sequences_count_each_stream_and_positions_the_log() -> None:
 
 def test_nothing_appended_asks_for_nothing() -> None:
     """An empty `append_all` gives an empty list without a commit."""
-    play = Play(operations.append("s", [], "", 7, None), Memory())
+    play = Play(operations.append("s", [], "", 7, Rules()), Memory())
 
     assert play.is_done
     assert (play.asked, play.returned) == ([], [])
@@ -163,6 +165,23 @@ def test_op_id_twice_with_another_payload_is_a_conflict() -> None:
     assert memory.head() == 1
 
 
+def test_compacted_operation_is_answered_without_its_content() -> None:
+    """Before any policy; another payload or actor is a conflict as before, and what is not compacted comes whole."""
+    memory = Memory()
+    append(memory, ("1", "a"), ("2", "b"), actor="me")
+    memory.append(CompactionRecord("s", 1, 1, START, 1))
+
+    answers = append(memory, ("1", "a"), ("2", "b"), ("1", "a"), actor="me", expected=7)
+
+    assert answers[0] == answers[2] == AlreadyCommitted("s", 1, 1, "1", "me")
+    assert answers[1] == Committed("s", 2, 2, "2", "me", NOW, "b", repeated=True)
+    for pair, actor in ((("1", "other"), "me"), (("1", "a"), "you")):
+        with pytest.raises(IdentityConflictError) as caught:
+            append(memory, pair, ("3", "c"), actor=actor)
+        assert caught.value.position == 1
+    assert memory.head() == 3
+
+
 def test_new_and_repeated_operations_share_one_append() -> None:
     """Those seen before are answered from the record, the others follow the stream's last."""
     memory = Memory()
@@ -219,7 +238,7 @@ def test_operation_comes_back_as_decoded() -> None:
 def test_refusal_of_the_store_is_the_callers() -> None:
     """What the commit raises comes out as it is."""
     error = JournalFullError("/journal", "no room")
-    play = Play(operations.append("s", [("1", "a")], "", None, None), Memory())
+    play = Play(operations.append("s", [("1", "a")], "", None, Rules()), Memory())
 
     with pytest.raises(JournalFullError) as caught:
         play.raises(Commit, error)
@@ -229,7 +248,7 @@ def test_refusal_of_the_store_is_the_callers() -> None:
 
 def test_closed_append_ends() -> None:
     """Whoever drives it may give up while it waits for its commit."""
-    protocol = operations.append("s", [("1", "a")], "", None, None)
+    protocol = operations.append("s", [("1", "a")], "", None, Rules())
     next(protocol)
 
     protocol.close()
@@ -363,7 +382,7 @@ def stored(payload: bytes) -> StoredOperation:
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_stored_operation_is_told_with_everything(is_repeated: bool) -> None:
     """Its epoch too, so that the keys of its effects are those of the epoch."""
-    committed = operations.committed_of(stored(b'{"number":1}'), Order, is_repeated=is_repeated)
+    committed = operations.committed_of(stored(b'{"number":1}'), Schema(Order), is_repeated=is_repeated)
 
     assert committed == Committed("s", 3, 4, "1", "me", START, Order(1), is_repeated, 2)
 
@@ -371,7 +390,7 @@ def test_stored_operation_is_told_with_everything(is_repeated: bool) -> None:
 def test_operation_that_todays_type_does_not_decode_is_told_with_its_position() -> None:
     """A changed type is no damage."""
     with pytest.raises(InvalidOperationError, match=r"Expected `int`, got `str`") as caught:
-        operations.committed_of(stored(b'{"number":"x"}'), Order)
+        operations.committed_of(stored(b'{"number":"x"}'), Schema(Order))
 
     assert (caught.value.stream, caught.value.op_id, caught.value.position) == ("s", "1", 4)
 
@@ -380,7 +399,7 @@ def test_operation_that_todays_type_does_not_decode_is_told_with_its_position() 
 def test_payload_that_is_no_json_is_damage(kind: Any) -> None:
     """It is told as such, with position and stream, whatever type was declared."""
     with pytest.raises(CorruptRecordError, match="its payload: ") as caught:
-        operations.committed_of(stored(b'{"number":'), kind)
+        operations.committed_of(stored(b'{"number":'), Schema(kind))
 
     assert (caught.value.position, caught.value.stream) == (4, "s")
 

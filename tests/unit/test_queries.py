@@ -11,10 +11,11 @@ from journal._core import queries
 from journal._core.keys import key_form
 from journal._core.queries import EffectPages, OperationPages
 from journal._core.requests import DeadlineError, EffectPage, OperationPage, Pause, Read
-from journal.errors import CorruptRecordError, InvalidCursorError, Key
+from journal._core.schemas import Schema
+from journal.errors import CompactedCursorError, CorruptRecordError, InvalidCursorError, Key
 from journal.options import PAGE_RECORDS
-from journal.records import Guarantee, Phase
-from tests.unit.support import Memory, Play
+from journal.records import CompactionRecord, Guarantee, Phase
+from tests.unit.support import START, Memory, Play
 
 INTENT, ACCEPTED, UNCERTAIN, FAILED, RELEASED, CLEARED = (
     Phase.INTENT,
@@ -145,7 +146,7 @@ def test_operations_come_in_pages_up_to_the_limit(limit: int | None, monkeypatch
     for number in range(6):
         memory.put_operation(str(number), number)
         memory.put_operation(str(number), number, stream="other")
-    pages = OperationPages("s", 2, limit, None)
+    pages = OperationPages("s", 2, limit, Schema())
 
     found: list[Any] = []
     while page := Play(pages.next(), memory).finish():
@@ -180,7 +181,7 @@ def test_operations_are_looked_for_past_empty_pages() -> None:
             asked.append(after)
             return OperationPage([], after + 4, ended=after == 8)
 
-    pages = OperationPages(None, 0, None, None)
+    pages = OperationPages(None, 0, None, Schema())
     protocol = pages.next()
     request = next(protocol)
     with pytest.raises(StopIteration) as ended:
@@ -324,7 +325,7 @@ def test_cursor_of_the_log_is_taken(cursor: int) -> None:
     memory = Memory()
     memory.put_operation("1")
 
-    assert Play(queries.check_from(cursor), memory).run(Read).is_done
+    assert Play(queries.check_from(None, cursor), memory).run(Read).is_done
 
 
 @pytest.mark.parametrize("cursor", [-1, 2])
@@ -334,16 +335,51 @@ def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
     memory.put_operation("1")
 
     with pytest.raises(InvalidCursorError) as caught:
-        Play(queries.check_from(cursor), memory).finish()
+        Play(queries.check_from(None, cursor), memory).finish()
 
     assert (caught.value.cursor, caught.value.head) == (cursor, 1)
+
+
+@pytest.mark.parametrize(
+    "stream, cursor, floor",
+    [("s", 0, 3), ("s", 1, 3), ("t", 2, 5), (None, 0, 5), (None, 3, 5)],
+)
+def test_cursor_below_what_was_compacted_is_refused(stream: str | None, cursor: int, floor: int) -> None:
+    """With the floor: of the stream, or the highest of all."""
+    with pytest.raises(CompactedCursorError) as caught:
+        Play(queries.check_from(stream, cursor), compacted()).finish()
+
+    assert (caught.value.cursor, caught.value.floor, caught.value.stream) == (cursor, floor, stream)
+
+
+@pytest.mark.parametrize("stream, cursor", [("s", 2), ("s", 3), ("t", 4), ("t", 5), (None, 4), (None, 5), ("none", 0)])
+def test_cursor_past_what_was_compacted_is_taken(stream: str | None, cursor: int) -> None:
+    """From the last operation that was dropped on."""
+    assert Play(queries.check_from(stream, cursor), compacted()).run(Read).is_done
+
+
+def test_cursor_outside_the_log_comes_first() -> None:
+    """It is of another journal."""
+    with pytest.raises(InvalidCursorError):
+        Play(queries.check_from(None, -1), compacted()).finish()
+
+
+def compacted() -> Memory:
+    """Stream `s` with operations at 1, 2, compacted through 3; stream `t` with one at 4, compacted through 5."""
+    memory = Memory()
+    for op_id, stream in (("1", "s"), ("2", "s")):
+        memory.put_operation(op_id, stream=stream)
+    memory.append(CompactionRecord("s", 1, 2, START, 3))
+    memory.put_operation("1", stream="t")
+    memory.append(CompactionRecord("t", 1, 4, START, 5))
+    return memory
 
 
 @pytest.mark.parametrize("cursor", [None, "0", 0.0, True])
 def test_cursor_of_another_type_is_refused(cursor: Any) -> None:
     """Before anything is asked."""
     with pytest.raises(TypeError, match="a cursor is an int"):
-        next(queries.check_from(cursor))
+        next(queries.check_from(None, cursor))
 
 
 @pytest.mark.parametrize("protocol", [queries.record, queries.history])

@@ -26,11 +26,13 @@ from journal._core.requests import (
     Read,
     RunRaisedError,
 )
+from journal._core.schemas import Schema
 from journal.errors import (
     CorruptRecordError,
     EffectConflictError,
     EffectFailedError,
     EffectInFlightError,
+    EffectPrunedError,
     EffectUnresolvedError,
     InvalidCursorError,
     InvalidOperationError,
@@ -78,7 +80,7 @@ def walking(memory: Memory, *implied: list[Intent], after: int = 0, **options: A
         "concurrency": 1,
         "limit": None,
         "progress": None,
-        "kind": None,
+        "schema": Schema(),
         "owner": OWN,
         "check": lambda intent: None,
     }
@@ -191,7 +193,7 @@ def test_cursor_outside_the_log_is_refused(cursor: int) -> None:
                 concurrency=1,
                 limit=None,
                 progress=None,
-                kind=None,
+                schema=Schema(),
                 owner=OWN,
                 check=unused,
             ),
@@ -242,7 +244,7 @@ def test_intents_are_given_the_operation_as_decoded() -> None:
         seen.append(committed)
         return []
 
-    walking(memory, [], kind=Order, intents=intents).finish()
+    walking(memory, [], schema=Schema(Order), intents=intents).finish()
 
     assert seen == [Committed("s", 1, 1, "1", "", memory.at, Order(7))]
 
@@ -564,7 +566,7 @@ def test_error_of_the_store_is_raised(error: Exception) -> None:
     play = walking(Memory(), [once("a", unused)]).run(Read, Read, Decide, Read, Read)
 
     with pytest.raises(type(error)):
-        play.raises(Enter, error)
+        play.raises(Enter, error).finish()
 
 
 def test_function_that_is_refused_is_raised() -> None:
@@ -600,7 +602,7 @@ def test_operation_that_todays_type_does_not_decode_is_raised() -> None:
     memory.put_operation("2", "text")
 
     with pytest.raises(InvalidOperationError) as caught:
-        walking(memory, [often("a")], [], kind=int).finish()
+        walking(memory, [often("a")], [], schema=Schema(int)).finish()
 
     assert caught.value.position == 2
     assert memory.phases("a") == ["intent", "accepted"]
@@ -861,3 +863,62 @@ def test_walk_asks_for_what_its_effects_ask_for() -> None:
     assert memory.phases("open") == ["intent", "released", "accepted"]
     assert key_form("a") == memory.last("a").key
     assert Ask.__name__ in play.asked
+
+
+# Pruned effects
+
+
+def pruned(*keys: str) -> Memory:
+    """A journal in which these were accepted, and pruned since."""
+    memory = Memory()
+    for key in keys:
+        memory.put_effect(key, Phase.INTENT)
+        memory.put_effect(key, Phase.ACCEPTED)
+        memory.prune_key(key)
+    return memory
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_pruned_effect_is_reused_and_nobody_is_asked(concurrency: int) -> None:
+    """It was accepted: the walk goes on over it."""
+    memory = pruned("a", "b")
+
+    walk = walking(memory, [once("a", unused)], [once("b", unused)], on_unresolved=unused, concurrency=concurrency)
+    settled = walk.finish()
+
+    assert (int(settled), settled.stopped, counts(settled)) == (6, None, {"reused": 2})
+    assert memory.head() == 6
+
+
+def test_pruned_effect_of_another_guarantee_is_a_conflict() -> None:
+    """As one on record: the walk stops there with the error of the direct call, unless it is passed."""
+    memory = pruned("a")
+
+    settled = walking(memory, [often("a", unused)], [once("b", unused)]).finish()
+
+    stop = settled.stopped
+    assert stop is not None
+    assert (stop.key, stop.reason) == ("a", "conflict")
+    assert isinstance(stop.error, EffectPrunedError)
+    passed = walking(memory, [often("a", unused)], [once("b")], on_unresolved=answering("pass", "retry")).finish()
+    assert (passed.stopped, counts(passed)) == (None, {"ran": 1, "passed": 1})
+    assert memory.phases("a") == []
+
+
+def test_effect_pruned_between_the_look_and_the_call_is_reused() -> None:
+    """Another process accepted it, and it was pruned at once."""
+    memory = Memory()
+    play = walking(memory, [once("a", unused)]).run(Read, Read, Decide, Read)
+    memory.put_effect("a", Phase.INTENT)
+    memory.put_effect("a", Phase.ACCEPTED)
+    memory.prune_key("a")
+
+    settled = play.finish()
+
+    assert (settled.stopped, counts(settled)) == (None, {"reused": 1})
+
+
+def answering(*answers: str) -> Any:
+    """A policy that gives these answers in order."""
+    left = iter(answers)
+    return lambda intent, record: next(left)

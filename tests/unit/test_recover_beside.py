@@ -12,6 +12,7 @@ from journal._core import requests
 from journal._core.ledger import NOT_STARTED
 from journal._core.recovery import recover
 from journal._core.requests import Await, Call, Decide, Enter, Pause, Progress, Read, Spawn
+from journal._core.schemas import Schema
 from journal.errors import EffectFailedError, InvalidOperationError, JournalFullError, NotPerformed
 from journal.records import Guarantee, Phase
 from journal.values import Committed
@@ -48,7 +49,7 @@ def beside(
         "on_uncertain": "accept",
         "limit": None,
         "progress": None,
-        "kind": None,
+        "schema": Schema(),
         "owner": OWN,
         "check": lambda intent: None,
     }
@@ -498,7 +499,7 @@ def test_operation_that_todays_type_does_not_decode_is_raised() -> None:
     memory = Memory()
     memory.put_operation("1", 5)
     memory.put_operation("2", "text")
-    crew = beside(memory, kind=int, intents=lambda _: [once("a")])
+    crew = beside(memory, schema=Schema(int), intents=lambda _: [once("a")])
 
     with pytest.raises(InvalidOperationError) as caught:
         crew.finish()

@@ -62,7 +62,7 @@ def test_file_is_open_once(identity: FileIdentity) -> None:
     """A second time is refused, and nothing is opened for it."""
     assert open_once(identity)
 
-    assert not registry.open_once(Handle(), identity, raising(AssertionError("it was opened")))  # type: ignore[arg-type]  # as the registry needs it
+    assert not registry.open_once(Handle(), identity, raising(AssertionError("it was opened")))
 
 
 def test_other_files_are_open_beside(identity: FileIdentity) -> None:

@@ -10,16 +10,21 @@ from typing import Any, Final
 
 import pytest
 
+from journal._core.compaction import compact, reset
 from journal._core.keys import key_form
 from journal._core.ledger import EffectChange, advance
 from journal._core.operations import append
-from journal._core.requests import Enter, OperationPage, StoredOperation
+from journal._core.pruning import revive
+from journal._core.requests import Commit, Enter, OperationPage, Read, StoredOperation
+from journal._core.rules import Rules
 from journal._storage.group import Entry
-from journal.errors import JournalError, Key
-from journal.records import CursorRow, Guarantee, Phase, StepRecord, Via
+from journal.errors import CompactedCursorError, JournalError, Key
+from journal.records import CursorRow, DroppingRow, Guarantee, OperationRecord, Phase, StepRecord, Via
 from tests.unit.support import OWN, START, Memory, Play, open_store
 
 KEYS: Final[list[Key]] = ["a", "ab", "b", ("a",), ("a", 1), ("a", "x\x00"), "k" * 600 + "1", "k" * 600 + "2", "k" * 509]
+NOTHING: Final = OperationRecord("", 0, 0, "", "", 0, b"", 0)
+"""In the place of operations that were compacted."""
 STREAMS: Final = ("s", "st", "é")
 PHASES: Final = (
     frozenset(Phase) - {Phase.CLEARED},
@@ -58,17 +63,60 @@ def moving(form: bytes, phase: Phase) -> Callable[[Any], Any]:
     return decide
 
 
+def pruning(form: bytes) -> Callable[[Any], Any]:
+    """A decision that prunes a key."""
+    return lambda txn: txn.prune(txn.effect(form))
+
+
+def tombstone(view: Any, form: bytes) -> Any:
+    """What is left of a pruned effect; how many records it stands for is the store's own affair."""
+    found = view.pruned(form)
+    return None if found is None else (found.position, found.record.key, found.record.guarantee)
+
+
 def decisions() -> list[Callable[[Any], Any]]:
     """What is committed to both, one after the other."""
     found: list[Callable[[Any], Any]] = [*effect_events()]
     for number, (stream, operation) in enumerate(itertools.product(STREAMS, range(3))):
-        found.insert(3 * number, next(append(stream, [(f"op-{operation}", {"n": number})], "me", None, None)).decide)
-    found.append(next(append("s", [("op-0", {"n": 0}), ("new", [])], "me", None, None)).decide)
-    found.append(next(append("s", [("op-0", "another")], "me", None, None)).decide)
+        found.insert(3 * number, next(append(stream, [(f"op-{operation}", {"n": number})], "me", None, Rules())).decide)
+    found.append(next(append("s", [("op-0", {"n": 0}), ("new", [])], "me", None, Rules())).decide)
+    found.append(next(append("s", [("op-0", "another")], "me", None, Rules())).decide)
     found.append(lambda txn: txn.append(StepRecord(key_form("step"), txn.at, b"[1]")))
     found.append(lambda txn: txn.save_cursor("reader", CursorRow(3, "s", txn.at)))
     found.append(lambda txn: txn.head())
+    found += [pruning(key_form(key)) for key in ("ab", ("a", "x\x00"), "k" * 600 + "1")]
+    found.append(moving(key_form("ab"), Phase.INTENT))
+    found.append(revive(key_form("ab"), "again"))
+    found.append(revive(key_form("ab"), "again"))
+    found.append(moving(key_form("ab"), Phase.INTENT))
+    found.extend(compactions())
     return found
+
+
+def compactions() -> Iterator[Callable[[Any], Any]]:
+    """Decisions that compact, reset and fill streams, and drop what is to be dropped."""
+    for stream, through in (("s", 3), ("é", 30), ("s", 3)):
+        yield from committing(compact(stream, through, ["reader"], []))
+    yield from committing(compact("st", 99, (), ()))
+    yield from committing(reset("s"))
+    yield next(append("s", [("op-0", {"n": 0}), ("op-2", "another")], "me", None, Rules())).decide
+    yield lambda txn: txn.save_dropping("st", DroppingRow(2, 4))
+    yield from committing(compact("s", 37, ["reader"], ()))
+    yield lambda txn: txn.save_dropping("é", DroppingRow(1, 2))
+    yield lambda txn: txn.drop_payloads("é", 1, 2, 10)
+    yield from committing(reset("none"))
+
+
+def committing(protocol: Any) -> Iterator[Callable[[Any], Any]]:
+    """The decisions that a protocol asks for, none of which it is told to go on with for ever."""
+    request = next(protocol)
+    while True:
+        if isinstance(request, Commit):
+            yield request.decide
+        try:
+            request = protocol.send([] if isinstance(request, Read) else None)
+        except (StopIteration, TypeError):
+            return
 
 
 def answers(view: Any) -> dict[str, Any]:
@@ -78,6 +126,9 @@ def answers(view: Any) -> dict[str, Any]:
         "streams": view.streams(),
         "steps": [view.step(key_form(key)) for key in ("step", "a")],
         "cursors": [view.cursor(name) for name in ("reader", "s")],
+        "saved cursors": view.saved_cursors(),
+        "floors": view.floors(),
+        "droppings": view.droppings(),
         "events": [view.effect_entry(state.position) for state in effects(view)],
         "operations": pages(view, None, 2),
     }
@@ -86,6 +137,7 @@ def answers(view: Any) -> dict[str, Any]:
         found[f"{key!r:.20} {len(form)}"] = (
             view.effect(form),
             view.glance(form),
+            tombstone(view, form),
             [effects(view, phases, after=form, limit=3) for phases in PHASES],
             [effects(view, phases, prefix=form) for phases in PHASES],
         )
@@ -95,6 +147,8 @@ def answers(view: Any) -> dict[str, Any]:
             view.sequence(stream),
             [view.identity(stream, epoch, op_id) for epoch in (1, 2) for op_id in ("op-0", "op-2", "new", "none")],
             [pages(view, stream, limit) for limit in (1, 3)],
+            [view.last_operation(stream, through) for through in (0, 3, 4, 8, 99)],
+            (view.floor(stream), view.dropping(stream), view.snapshot(stream)),
         )
     return found
 
@@ -111,7 +165,12 @@ def pages(view: Any, stream: str | None, limit: int) -> list[StoredOperation]:
     found: list[StoredOperation] = []
     page = OperationPage([], 0, ended=False)
     while not page.ended:
-        page = view.operations(stream, page.through, limit)
+        try:
+            page = view.operations(stream, page.through, limit)
+        except CompactedCursorError as error:
+            # What is gone is no other's: it goes on from the floor.
+            page = OperationPage([], error.floor, ended=False)
+            found.append(StoredOperation(error.floor, NOTHING, b""))
         assert len(page.operations) <= limit
         found += page.operations
     return found
@@ -139,6 +198,7 @@ def test_memory_says_what_the_store_says(tmp_path: Path) -> None:
         assert (theirs.answer if isinstance(theirs, Entry) else theirs) == ours
         assert store.read(answers) == answers(memory)
     assert memory.head() > 20
+    assert [name for name, _ in memory.floors()] == ["s", "é"]
     store.close()
 
 
@@ -159,7 +219,7 @@ def test_refused_decision_leaves_nothing_in_memory() -> None:
 
 def test_play_tells_another_request_than_expected() -> None:
     """A test that names the wrong request fails, and does not go on with another."""
-    play = Play(append("s", [("1", "a")], "", None, None), Memory())
+    play = Play(append("s", [("1", "a")], "", None, Rules()), Memory())
 
     with pytest.raises(AssertionError):
         play.does(str)

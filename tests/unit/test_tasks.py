@@ -234,6 +234,25 @@ def test_exception_is_thrown_into_the_protocol_at_its_place(bench: Bench) -> Non
     assert [str(error) for error in caught] == ["read", "commit", "decide"]
 
 
+def test_long_look_lets_the_loop_go_on(bench: Bench) -> None:
+    """It is done in a thread, and answered or raised like any other."""
+    seen: list[int] = []
+
+    def look(view: Any) -> int:
+        seen.append(threading.get_ident())
+        head: int = view.head()
+        return head
+
+    def protocol() -> Generator[Any, Any, int]:
+        with pytest.raises(Boom):
+            yield requests.Read(raising(Boom("read")), is_long=True)
+        head: int = yield requests.Read(look, is_long=True)
+        return head
+
+    assert play(bench.run(protocol())) == 0
+    assert seen != [threading.get_ident()]
+
+
 def test_protocol_that_only_looks_is_answered_at_once(bench: Bench) -> None:
     """Without a loop."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from journal._storage import turn
-from journal._storage.turn import FLOCK, Turn, holder_of
+from journal._storage.turn import FLOCK, Turn, holder_of, sharers_of_first_byte
 from journal.errors import JournalBusyError
 from journal.options import DISTRUST_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from tests.unit.support import Boom, raising
@@ -304,3 +304,18 @@ def test_holder_that_the_kernel_does_not_tell_is_unknown(
     monkeypatch.setattr(turn, "open", refuse, raising=False)
 
     assert holder_of(descriptors[0]) is None
+
+
+def test_process_does_not_see_itself_among_those_that_share_a_byte(tmp_path: Path) -> None:
+    """Nor anybody at a file that is not there."""
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open("rb") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH, 1)
+
+        assert sharers_of_first_byte(str(path)) == []
+        child = os.fork()
+        if child == 0:
+            os._exit(os.getppid() in sharers_of_first_byte(str(path)))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert sharers_of_first_byte(str(tmp_path / "nothing")) == []

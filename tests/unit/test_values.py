@@ -34,7 +34,7 @@ VALUES: Final[list[msgspec.Struct]] = [
     EffectRecord("k", "at_most_once", "intent", 1, START, START, None, None, None, None, "", 9),
     EffectEvent(9, START, "k", "intent", 1, "at_most_once", None, None, None, None, ""),
     Finding("log", 4, "its checksum is wrong"),
-    Stats("id", 1, *range(13)),
+    Stats("id", 1, *range(14)),
 ]
 
 

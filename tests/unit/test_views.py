@@ -20,6 +20,7 @@ from journal._core.ledger import EffectState
 from journal._core.operations import append
 from journal._core.payloads import digest
 from journal._core.requests import OperationPage
+from journal._core.rules import Rules
 from journal._storage import layout, views
 from journal._storage.transaction import StoreTransaction
 from journal._storage.views import StoreView, encode
@@ -476,6 +477,21 @@ def test_row_that_cannot_be_decoded_is_damage(txn: lmdb.Transaction, view: Store
         view.cursor("reader")
 
 
+def test_page_of_effects_ends_early_where_they_are_large(view: StoreView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result may have megabytes: a page holds no more than it needs to go on."""
+    whole = view.effects(frozenset({Phase.ACCEPTED}), prefix=b"", after=b"", limit=100).states
+    monkeypatch.setattr(views, "PAGE_BYTES_MAX", 1)
+    found: list[EffectState] = []
+    after: bytes | None = b""
+    while after is not None:
+        page = view.effects(frozenset({Phase.ACCEPTED}), prefix=b"", after=after, limit=100)
+        assert len(page.states) <= 1
+        found += page.states
+        after = page.through
+
+    assert found == whole != []
+
+
 @pytest.mark.parametrize("position", [1, 2, 4, 31])
 def test_record_that_is_missing_is_found_by_its_gap(txn: lmdb.Transaction, view: StoreView, position: int) -> None:
     """A walk over the log counts."""
@@ -562,16 +578,30 @@ def test_damaged_event_of_an_effect_does_not_block_reading(txn: lmdb.Transaction
     assert outcome(of_key(("orders", 1, "order-7", "mail")), view) is CorruptRecordError
 
 
-@pytest.mark.parametrize("key", [key for key in GOLDEN if key[:1] != layout.LOG], ids=name_of)
+@pytest.mark.parametrize("key", [key for key in GOLDEN if key[:1] not in (layout.LOG, layout.STREAM)], ids=name_of)
 def test_damaged_index_row_does_not_block_the_log(
     txn: lmdb.Transaction, view: StoreView, sound: dict[str, Any], key: bytes
 ) -> None:
-    """A walk over all streams reads the log alone: whatever index row is damaged, it goes on."""
+    """A walk over all streams reads the log and the streams' rows alone: whatever other row is damaged, it goes on."""
     value = GOLDEN[key]
     txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
 
     assert view.head() == HEAD
     assert operations(view, None) == sound["all operations"]
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_operation_of_a_stream_whose_row_is_damaged_is_not_given(
+    txn: lmdb.Transaction, view: StoreView, is_gone: bool
+) -> None:
+    """The row alone says whether the stream was reset; those before it are given."""
+    key = layout.STREAM + "lieferungen-é".encode()
+    txn.put(key, GOLDEN[key][:-1] + bytes([GOLDEN[key][-1] ^ 1]))
+    if is_gone:
+        txn.delete(key)
+
+    assert [stored.position for stored in view.operations(None, 0, 1).operations] == [1]
+    assert outcome(lambda view: operations(view, None), view) is CorruptRecordError
 
 
 @pytest.mark.parametrize("position", [position for position in range(1, HEAD + 1) if position not in (1, 2, 3, 32)])
@@ -607,7 +637,7 @@ def test_position_that_is_damaged_in_its_place_never_shortens_a_stream(tmp_path:
     """Every row's position changed to every other: the rows are out of order, or one does not agree with its check."""
     store = open_store(tmp_path)
     for number in range(6):
-        store.commit(next(append("s", [(f"{number}", number)], "", None, None)).decide)
+        store.commit(next(append("s", [(f"{number}", number)], "", None, Rules())).decide)
     genesis = digest(store.header.journal_id.encode())
     store.close()
     image, prefix = (tmp_path / "data.mdb").read_bytes(), layout.stream_prefix("s")

@@ -4,6 +4,7 @@ A seam tells the fuse of places inside the journal; each is wrapped in the child
 """
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import signal
@@ -17,6 +18,7 @@ from journal._drive.tasks import TaskDriver
 from journal._drive.threads import ThreadDriver
 from journal._storage.environment import Environment
 from journal._storage.group import GroupCommit
+from journal._storage.staging import StagedFile
 from tests.agreement.loops import AsyncFacade
 from tests.crash.support.processes import die, say_parent
 from tests.crash.support.service import Delivery, World
@@ -176,6 +178,17 @@ class WatchedTransaction:
         self._fuse.reach("before LMDB's commit")
         self._txn.commit()
         self._fuse.reach("after LMDB's commit")
+
+
+def seam_of_files(fuse: Fuse) -> None:
+    """Before and after each thing that is done to a file or its locks, and each use of a data file in the making."""
+    for name in ("rename", "fsync", "unlink", "mkdir", "rmdir", "open", "close"):
+        around(os, name, fuse, lambda *arguments, name=name, **_: f"{name} {arguments[:2]}")
+    for name in ("fcntl", "flock"):
+        around(fcntl, name, fuse, lambda *arguments, name=name: f"{name} {arguments[1:2]}")
+    for owner, names in ((Environment, ("copy", "_open", "_close")), (StagedFile, ("open", "write", "check", "close"))):
+        for name in names:
+            around(owner, name, fuse, lambda *_, name=name: name)
 
 
 def seam_of_lines(fuse: Fuse) -> None:
