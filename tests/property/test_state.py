@@ -15,8 +15,6 @@ from journal import CorruptRecordError, InvalidOperationError, Journal, Reducer
 from journal._core import states as states_module
 from journal._core.states import StateAt
 from journal._states import States
-from journal._storage import layout
-from journal.records import CompactionRecord, ResetRecord
 
 STREAMS = ("s", "t")
 REFUSED = 7
@@ -59,7 +57,6 @@ class Twin:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.numbers: dict[str, list[int]] = {stream: [] for stream in STREAMS}
-        self.epochs = dict.fromkeys(STREAMS, 1)
         self.compacted_by: dict[str, int] = {}
         self.floors: dict[str, int] = {}
         self.count = 0
@@ -137,33 +134,26 @@ class Twin:
         assert loaded.sequence == len(numbers)
         loaded.state.seen.append(1_000_000)
 
-    def compact(self, stream: str) -> None:
-        """What a compaction does to a state: a snapshot, and a floor below which there is nothing to apply."""
+    def compact(self, stream: str, back: int) -> None:
+        """Through the last record of the log, or one a little before."""
+        through = self.j.head() - back
+        if through < 1 or stream not in self.j.streams():
+            return
+        before = self.j.floor(stream)
         try:
-            row = self.j._handle.run(states_module.snapshot_through(stream, self.j._handle.rules))
+            floor = self.j.compact(stream, through)
         except CorruptRecordError:
             self.check_may_be_lost(stream)
             return
-        if row is None:
-            return
-
-        def decide(txn: Any) -> None:
-            states_module.save_snapshot(txn, stream, row)
-            for stored in txn.operations(stream, self.floors.get(stream, 0), 10_000).operations:
-                frame = txn.frame(stored.position)
-                emptied = layout.frame(stored.position, frame.digest, frame.head, b"")
-                txn._txn.put(layout.log_key(stored.position), emptied)
-            txn.append(CompactionRecord(stream, row.epoch, row.position, txn.at))
-
-        self.j._store.commit(decide)
-        self.compacted_by[stream] = self.version
-        self.floors[stream] = row.position
+        if floor > before:
+            self.floors[stream] = floor
+            if self.numbers[stream]:
+                self.compacted_by[stream] = self.version
 
     def reset(self, stream: str) -> None:
-        if self.j._store.read(lambda view: view.stream(stream)) is None:
+        if stream not in self.j.streams():
             return
-        self.epochs[stream] += 1
-        self.j._store.commit(lambda txn: txn.append(ResetRecord(stream, self.epochs[stream], txn.at)))
+        self.j.reset(stream)
         self.numbers[stream] = []
         self.compacted_by.pop(stream, None)
         self.floors[stream] = self.j.head()
@@ -192,11 +182,11 @@ actions = st.one_of(
         st.sampled_from([1, 2, 3, 7, 100]),
         st.sampled_from([0, 40, 1_000]),
     ),
-    st.tuples(st.just("compact"), streams),
+    st.tuples(st.just("compact"), streams, st.integers(0, 4)),
     st.tuples(st.just("reset"), streams),
 )
 
-BUSY = [("start", 1, 1, 2, 1_000), ("append", "s", [3]), ("compact", "s"), ("start", 0, 1, 100, 1_000)]
+BUSY = [("start", 1, 1, 2, 1_000), ("append", "s", [3]), ("compact", "s", 0), ("start", 0, 1, 100, 1_000)]
 """Another process goes on and compacts, while the first one stands still and remembers."""
 
 
