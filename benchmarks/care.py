@@ -117,6 +117,14 @@ def vacuum(path: str) -> dict[str, float]:
 WORKS: tuple[Callable[[str], dict[str, float]], ...] = (verify, backup, compact, prune, vacuum)
 """In this order, each on what the one before left."""
 
+FIGURES = (
+    ("seconds", "", "s", 1, None),
+    ("own", "memory of the process itself", "MiB", 1, ALLOWANCE),
+    ("used", "bytes in use afterwards", "MiB", 2**20, None),
+    ("file", "bytes of the file afterwards", "MiB", 2**20, None),
+)
+"""What each work is judged by: figure, what it is, unit, divisor, and the ceiling of large over small."""
+
 
 def run(bench: Bench) -> list[Result]:
     """Every work on a large journal and on one of a tenth."""
@@ -127,23 +135,17 @@ def run(bench: Bench) -> list[Result]:
     results = []
     for work in WORKS:
         of_large, of_small = (in_child(f"benchmarks.care:{work.__name__}", path) for path in (large, small))
-
-        def result(figure: str, what: str, unit: str, target: float | None, divisor: float = 1.0) -> Result:
-            return Result(
-                what=f"{work.__name__}, {what}",  # noqa: B023 - called in this round alone
-                unit=unit,
-                figure=Spread.of([of_large[figure] / divisor]),  # noqa: B023
-                base=f"{few:,} effects",
-                ratio=Spread.of([of_large[figure] / of_small[figure]]),  # noqa: B023
-                target=target,
-                target_on="ratio",
-                is_ceiling=True,
+        for figure, what, unit, divisor, target in FIGURES:
+            results.append(
+                Result(
+                    what=f"{work.__name__}, {what or f'{many:,} effects'}",
+                    unit=unit,
+                    figure=Spread.of([of_large[figure] / divisor]),
+                    base=f"{few:,} effects",
+                    ratio=Spread.of([of_large[figure] / of_small[figure]]),
+                    target=target,
+                    target_on="ratio",
+                    is_ceiling=True,
+                )
             )
-
-        results += [
-            result("seconds", f"{many:,} effects", "s", None),
-            result("own", "memory of the process itself", "MiB", ALLOWANCE),
-            result("used", "bytes in use afterwards", "MiB", None, 2**20),
-            result("file", "bytes of the file afterwards", "MiB", None, 2**20),
-        ]
     return results

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn, TypeVar, cast
 
 from journal._core import hooks
 from journal._core.compaction import Snapshot
 from journal._core.effects import check_seconds
+from journal._core.queries import streams
 from journal._core.requests import Steps
 from journal._core.rules import Rules, rules_of
-from journal._core.states import snapshot_through
+from journal._core.states import snapshot_finding, snapshot_through
 from journal._drive.calls import ThreadCall
 from journal._drive.common import is_coroutine_function
 from journal._drive.threads import ThreadDriver
@@ -87,6 +89,25 @@ class Handle:
         """Make a copy in another directory; the last position of its log."""
         self.store.check()
         return Cursor(back_up(self.store, _directory(directory)))
+
+    def verify(self, *, deep: bool) -> Iterator[Finding]:
+        """What is wrong with the file, the log and the indexes, and with `deep` with the snapshots of states.
+
+        Raises:
+            TypeError: `deep` without a reducer, or it is no bool.
+        """
+        if not isinstance(deep, bool):
+            raise TypeError(f"deep must be a bool, not {type(deep).__name__}: {deep!r}")
+        if deep and self.rules.reducer is None:
+            raise TypeError("verify(deep=True) folds states anew: open the journal with state=journal.Reducer(...)")
+        findings = self.store.verify()
+        return chain(findings, self._snapshot_findings()) if deep else findings
+
+    def _snapshot_findings(self) -> Iterator[Finding]:
+        for stream in self.run(streams()):
+            finding = self.run(snapshot_finding(stream, self.rules))
+            if finding is not None:
+                yield finding
 
     def close(self) -> None:
         """Wait for what is in flight, and close the files; twice is fine.

@@ -241,9 +241,9 @@ class AsyncJournal(Face):
         self._store.check()
         return await in_thread(self._store.stats)
 
-    def verify(self) -> AsyncIterator[Finding]:
+    def verify(self, *, deep: bool = False) -> AsyncIterator[Finding]:
         """As `Journal.verify`, an async iterator."""
-        return _in_threads(self._store.verify())
+        return _in_threads(self._handle.verify(deep=deep))
 
     # --- the file ----------------------------------------------------------------------------------------------
 

@@ -270,13 +270,20 @@ class Journal(Face):
         self._check_caller()
         return self._store.stats()
 
-    def verify(self) -> Iterator[Finding]:
+    def verify(self, *, deep: bool = False) -> Iterator[Finding]:
         """What is wrong with the file's pages, the log, its digest chain and its indexes; empty when it is sound.
 
         Changes nothing. Where pages are damaged, the records are looked at by a process of their own, which they may end.
+
+        Args:
+            deep: Hold each snapshot against its stream's operations, folded anew, too. Those of compacted streams and of
+                other versions of the reducer cannot be.
+
+        Raises:
+            TypeError: `deep` is no bool, or the journal was opened without `state`.
         """
         self._check_caller()
-        return self._store.verify()
+        return self._handle.verify(deep=deep)
 
     # --- the file ----------------------------------------------------------------------------------------------
 

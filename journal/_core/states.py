@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from operator import methodcaller
 from typing import Any, TypeGuard
 
 import msgspec
@@ -20,10 +21,10 @@ from journal._core.keys import check_name
 from journal._core.payloads import decode_value
 from journal._core.requests import Decide, OperationPage, Read, Steps, StoredOperation, Transaction, View
 from journal._core.rules import Place, Reducer, Rules
-from journal.errors import CorruptRecordError
+from journal.errors import CompactedCursorError, CorruptRecordError, InvalidOperationError
 from journal.options import PAGE_RECORDS, STREAM_BYTES_MAX
 from journal.records import SnapshotRow
-from journal.values import Cursor, Loaded
+from journal.values import Cursor, Finding, Loaded
 
 
 class StateAt(msgspec.Struct, frozen=True):
@@ -85,6 +86,46 @@ def snapshot_through(stream: str, rules: Rules) -> Steps[SnapshotRow | None]:
         return None
     at = yield from approach(stream, rules)
     return _row_of(at, rules.reducer) if at.sequence else None
+
+
+def snapshot_finding(stream: str, rules: Rules) -> Steps[Finding | None]:
+    """What is wrong with a stream's snapshot, held against its operations folded anew; `None` where nothing is.
+
+    Of a snapshot of another version, or of a stream that is compacted, nothing can be said: what it is made of is gone.
+    """
+    row: SnapshotRow | None = yield Read(partial(_refoldable, stream=stream, rules=rules))
+    if row is None:
+        return None
+    problem: str | None = None
+    try:
+        at: StateAt = yield Decide(_beginning, (stream, row.epoch, rules))
+        while at.position < row.position:
+            page: OperationPage = yield Read(methodcaller("operations", stream, at.position, PAGE_RECORDS))
+            operations = [stored for stored in page.operations if stored.position <= row.position]
+            if not operations:
+                break
+            at = yield Decide(_fold, (stream, at, operations, rules))
+        if (at.position, at.sequence) != (row.position, row.sequence) or not _is_same(at.state, row.state):
+            problem = "it is not what the operations of its stream come to"
+    except (CompactedCursorError, CorruptRecordError, InvalidOperationError) as error:
+        problem = f"what it is made of cannot be folded anew: {error}"
+    if problem is None or (yield Read(partial(_refoldable, stream=stream, rules=rules))) != row:
+        return None  # or between two of our transactions the stream moved on
+    return Finding("snapshots", row.position, problem)
+
+
+def _refoldable(view: View, *, stream: str, rules: Rules) -> SnapshotRow | None:
+    row = view.stream(stream)
+    snapshot = view.snapshot(stream)
+    is_whole = row is not None and view.floor(stream) is None and _is_of(snapshot, row.epoch, _reducer(rules))
+    return snapshot if is_whole else None
+
+
+def _is_same(state: bytes, other: bytes) -> bool:
+    try:
+        return bool(decode_value(state) == decode_value(other))
+    except msgspec.DecodeError:
+        return False
 
 
 def approach(stream: str, rules: Rules) -> Steps[StateAt]:

@@ -807,3 +807,26 @@ def test_useless_reducer_is_refused(options: dict[str, Any], error: type[Excepti
 def test_version_zero_is_one() -> None:
     """Any int from 0 on."""
     assert summing(version=0).version == 0
+
+
+def test_deep_verify_finds_a_snapshot_that_is_not_the_fold(open_journal: Open) -> None:
+    """What `load` would go on from without a word."""
+    j: Any = open_journal(state=summing(snapshot_every=2))
+    put(j, 1, 2, 3)
+    assert list(j.verify(deep=True)) == []
+    j._store.commit(lambda txn: txn.save_snapshot("s", SnapshotRow(1, 2, 2, 1, b'{"balance":1000}', 0)))
+
+    found = list(j.verify(deep=True))
+
+    assert list(j.verify()) == []
+    assert [(finding.table, finding.position) for finding in found] == [("snapshots", 2)]
+
+
+def test_deep_verify_needs_a_reducer(open_journal: Open) -> None:
+    """Told at the call."""
+    j: Any = open_journal()
+
+    with pytest.raises(TypeError, match="state="):
+        j.verify(deep=True)
+    with pytest.raises(TypeError, match="deep must be a bool"):
+        j.verify(deep=1)

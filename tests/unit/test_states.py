@@ -17,7 +17,7 @@ from journal._states import States
 from journal.errors import CorruptRecordError, InvalidOperationError
 from journal.options import PAGE_RECORDS
 from journal.records import CompactionRecord, SnapshotRow, StreamRow
-from journal.values import Committed, Cursor, Loaded
+from journal.values import Committed, Cursor, Finding, Loaded
 from tests.unit.support import START, Memory, Play
 
 
@@ -481,3 +481,85 @@ def test_long_streams_are_asked_for_in_bounded_pages() -> None:
     play.run(Read, Decide, Read, Decide)
 
     assert play.returned.sequence == PAGE_RECORDS + 1
+
+
+# A snapshot held against what it is made of
+
+
+def finding(memory: Memory, both: Rules) -> Finding | None:
+    return Play(states.snapshot_finding("s", both), memory).finish()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        None,
+        SnapshotRow(1, 2, 2, 1, b"[1, 2]", 0),
+        SnapshotRow(1, 2, 2, 9, b"of another version", 0),
+        SnapshotRow(7, 2, 2, 1, b"of another epoch", 0),
+    ],
+)
+def test_snapshot_that_is_the_fold_or_cannot_be_judged_is_no_finding(row: SnapshotRow | None) -> None:
+    """Whatever its spelling."""
+    memory, both = filled(1, 2, 3), rules()
+    if row is not None:
+        memory.snapshots["s"] = row
+
+    assert finding(memory, both) is None
+
+
+def test_snapshot_of_a_compacted_stream_cannot_be_judged() -> None:
+    """What it is made of is gone."""
+    memory, both = filled(1, 2, 3), rules()
+    memory.append(CompactionRecord("s", 1, 2, START, 2))
+    memory.snapshots["s"] = SnapshotRow(1, 3, 3, 1, b"[9]", 0)
+
+    assert finding(memory, both) is None
+    assert finding(Memory(), both) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        SnapshotRow(1, 2, 2, 1, b"[1,3]", 0),
+        SnapshotRow(1, 2, 2, 1, b"no JSON", 0),
+        SnapshotRow(1, 3, 2, 1, b"[1,2]", 0),
+        SnapshotRow(1, 9, 9, 1, b"[1,2,3]", 0),
+    ],
+)
+def test_snapshot_that_is_not_the_fold_is_found(row: SnapshotRow) -> None:
+    """Another state, another place, or one that is not there."""
+    memory, both = filled(1, 2, 3), rules()
+    memory.snapshots["s"] = row
+
+    assert finding(memory, both) == Finding(
+        "snapshots", row.position, "it is not what the operations of its stream come to"
+    )
+
+
+class WithoutOperations(Memory):
+    """A journal whose operations cannot be read."""
+
+    def operations(self, stream: str | None, after: int, limit: int) -> OperationPage:
+        raise CorruptRecordError(after + 1, "its checksum is wrong", stream=stream)
+
+
+def test_snapshot_whose_operations_cannot_be_read_is_found() -> None:
+    """With what is wrong with them."""
+    memory = WithoutOperations()
+    memory.put_operation("1", 1)
+    memory.snapshots["s"] = SnapshotRow(1, 1, 1, 1, b"[1]", 0)
+    found = finding(memory, rules())
+
+    assert found is not None
+    assert "cannot be folded anew" in found.problem
+
+
+def test_stream_that_moves_on_meanwhile_is_no_finding() -> None:
+    """A reset or a compaction between two looks makes a sound snapshot look wrong."""
+    memory, both = filled(1, 2, 3), rules()
+    memory.snapshots["s"] = SnapshotRow(1, 2, 2, 1, b"[9]", 0)
+    play = Play(states.snapshot_finding("s", both), memory).does(Read).does(Decide)
+    del memory.snapshots["s"]
+
+    assert play.finish() is None
