@@ -188,7 +188,8 @@ class Store:
                 self._turn.run(lambda: self._environment.write(migrate), deadline)
                 is_done = True
             except lmdb.MapFullError:
-                self._environment.grow(settles=False)
+                # It is one row, and what makes room can only be called once it is there.
+                self._environment.grow(settles=True)
             except lmdb.Error as error:
                 raise self._after_failure(error)() from error  # noqa: RSE102 - what is called makes the error
         self._read_header()

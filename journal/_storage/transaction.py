@@ -153,6 +153,7 @@ class StoreTransaction(StoreView):
         if not self._txn.put(layout.log_key(run.position), value):
             raise _refused(layout.LOG)
         self.has_changes = True
+        self.touched += 1
 
     def _runs_beside(self, position: int) -> tuple[Run | None, Run | None]:
         with self._txn.cursor() as cursor:
@@ -207,6 +208,7 @@ class StoreTransaction(StoreView):
             if not self._txn.put(key, layout.frame(position, parts.digest, parts.head, b"")):
                 raise _refused(key[:1])
             self.has_changes = True
+            self.touched += 1
         return len(parts.payload)
 
     def save_restored(self, row: RestoredRow) -> None:
@@ -227,6 +229,7 @@ class StoreTransaction(StoreView):
                     row = decode_owner(layout.unseal(key, value))
                     if self._owner.can_forget(layout.unpack_u64(key[1:]), row):
                         self._txn.delete(key)
+                        self.touched += 1
             self._put_row(layout.OWNER + layout.pack_u64(self._owner.id), encode(self._owner.row))
             self.has_owner_row = True
 

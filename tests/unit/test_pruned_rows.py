@@ -531,3 +531,16 @@ def _prune_or_clear(j: Journal, acts: str) -> Callable[[], Any]:
         j.prune_effects(settled_before=LATER)
         return clear
     return partial(j.prune_effects, settled_before=LATER)
+
+
+def test_what_is_pruned_counts_as_touched(j: Journal) -> None:
+    """So that room for outcomes is kept on the disk by what a pruning really writes."""
+    state = j._store.read(lambda view: view.effect(key_form("a")))
+
+    def decide(txn: Any) -> tuple[int, int]:
+        before = txn.touched
+        return txn.prune(state), txn.touched - before
+
+    events, touched = j._store.commit(decide).answer
+
+    assert touched > events
